@@ -1,0 +1,26 @@
+"""`serving.*`: what is selected from the prepared core, and how requests reach it."""
+
+from pydantic import Field
+
+from flare.config.section import Section
+
+
+class Serving(Section):
+    """Selections and policies of one running engine."""
+
+    concurrency: int = Field(ge=1, description="requests that run at a time; the others queue")
+    mtp_draft_tokens: int = Field(ge=0, description="most drafts offered in a round; 0 decodes one token at a time")
+    adaptive_verification: bool = Field(description="choose each round's width from measured survival and cost")
+    fixed_width: int | None = Field(
+        ge=1, description="one prepared width for every round that admits it; null leaves it open"
+    )
+    history_drafts: bool = Field(description="draft by copying from text that this engine generated before")
+    context_drafts: bool = Field(description="draft by copying from the request's own prompt and output")
+    prefix_cache: bool = Field(description="reuse the state of prompts that begin alike")
+    exploration_share: float = Field(
+        ge=0, le=1, description="share of the time saved that may be spent on measuring widths"
+    )
+    host: str = Field(description="address the HTTP server listens on")
+    port: int = Field(ge=0, le=65535, description="port the HTTP server listens on; 0 takes a free one")
+    model_name: str | None = Field(description="name shown to HTTP clients; null is the recipe's")
+    queue_limit: int = Field(ge=1, description="requests that may wait; further ones are refused")

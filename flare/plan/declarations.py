@@ -1,0 +1,121 @@
+"""Declarations: the weights and state a model part owns, said before any storage exists.
+
+The memory plan adds these up and the arena walks the same list to allocate, so planned and allocated bytes cannot
+differ. Snapshots copy by declaration, so a layer that declares its state gets them for free.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import prod
+
+DTYPE_BYTES: dict[str, int] = {
+    "float64": 8,
+    "float32": 4,
+    "bfloat16": 2,
+    "float16": 2,
+    "int64": 8,
+    "int32": 4,
+    "uint8": 1,
+    "bool": 1,
+}
+
+
+def array_bytes(shape: Iterable[int], dtype: str) -> int:
+    """Bytes of a dense array."""
+    return prod(shape) * DTYPE_BYTES[dtype]
+
+
+@dataclass(frozen=True)
+class Weight:
+    """A parameter tensor; `linear` ones [out, in] may be stored by the device in a packed, opaque form."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    linear: bool = False
+
+
+@dataclass(frozen=True)
+class SlotState:
+    """State with one entry per request slot (`columns` entries where history must survive a rejected draft).
+
+    Attributes:
+        shape: of one entry; allocated as [slots + 1, columns?, *shape], the null slot last.
+        snapshot: whether an exact-prefix snapshot holds it (sampling policies and counters it does not).
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    columns: int = 1
+    snapshot: bool = True
+
+    @property
+    def entry(self) -> tuple[int, ...]:
+        """Shape of what one slot owns."""
+        return self.shape if self.columns == 1 else (self.columns, *self.shape)
+
+
+@dataclass(frozen=True)
+class PagedState:
+    """State with one entry per token, kept in pages of 64; allocated as [pages + 1, 64, *shape], the null page last."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True)
+class RingState:
+    """The last tokens of a request, at slot = position mod length; allocated as [slots + 1, length, *shape].
+
+    The length is the smallest multiple of `group` that still holds an open group (group − 1 entries) before the widest
+    round, so a rejected row never overwrites an entry that is still needed.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    group: int
+    width: int = 8
+
+    @property
+    def length(self) -> int:
+        """12 for groups of four and rounds of eight."""
+        return -(-(self.group - 1 + self.width) // self.group) * self.group
+
+
+@dataclass(frozen=True)
+class RoundBuffer:
+    """A buffer one round writes and reads: logits, laws, feedback. Shared by all shapes, sized for the largest."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Scratch:
+    """Bytes an operator needs while it runs; all scratch shares one arena, so the plan takes the largest."""
+
+    name: str
+    size_bytes: int
+
+
+State = SlotState | PagedState | RingState | RoundBuffer | Scratch
+
+
+@dataclass(frozen=True)
+class Declarations:
+    """Weights and state of one part; parts add up with `+`."""
+
+    weights: tuple[Weight, ...] = ()
+    state: tuple[State, ...] = ()
+
+    def __add__(self, other: "Declarations") -> "Declarations":
+        return Declarations(self.weights + other.weights, self.state + other.state)
+
+
+def together(parts: Iterable[Declarations]) -> Declarations:
+    """The declarations of several parts as one."""
+    return sum(parts, Declarations())
