@@ -1,0 +1,1 @@
+"""Where drafts come from: the Drafter contract and its bases, and copies."""

@@ -1,0 +1,13 @@
+"""Card of `write_pages` and `paged_attention`: grouped-query attention over keys and values kept in pages of 64 tokens.
+
+axes     B lanes, W rows per lane, R = B × W, Hq query heads, Hk key heads (Hq a multiple), D head width, P page slots
+inputs   k_pages, v_pages [pages + 1, 64, Hk, D] contiguous, the null page last
+         `write_pages`: k, v [R, Hk, D], index [R] int64 = page · 64 + offset (null page for inactive rows)
+         `paged_attention`: q [B, W, Hq, D], page_tables [B, P] int32 or int64, lengths [B] committed tokens N,
+         counts [B] active rows of each lane (the first ones; 0 for a dead lane), scale of the scores
+outputs  y [B, W, Hq, D], contiguous: active row j is softmax(scale · q kᵀ) v over positions 0..N + j, inactive
+         rows are 0
+
+Keys and values of the active rows must already be in the pages, at N..N + counts − 1. Nothing past that is read, so it
+may hold anything. An operator may clear the rest of a lane's last page, which is private and beyond its length.
+"""

@@ -1,0 +1,14 @@
+"""Card of `pack_linear` and `linear`: y = x · Wᵀ with a weight packed once, at load.
+
+axes     R rows, K inputs, N outputs
+inputs   weight [N, K], format "dense" (exact) or "int4" (groups of 32 on 16 levels, for small and fast CPU weights)
+         x [R, K] in the weight's dtype: float64, float32 or bfloat16; any strides
+outputs  y [R, N] in the same dtype, products summed in float32 or wider; `out`, where given, receives it
+
+Row r of y depends on row r of x alone, in float32 bit by bit whatever R is: greedy decoding then gives the same
+tokens at every batch and width. Packed storage stays below `flare.plan.packing.packed_linear_bytes`.
+"""
+
+from flare.ops.linear.packed import PackedLinear
+
+__all__ = ["PackedLinear"]

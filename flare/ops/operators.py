@@ -1,0 +1,116 @@
+"""Operators: what layers and rounds compute with, bound to one kind of device.
+
+Every operator has a card (its room's `__init__`) with axes, inputs, outputs and formula, a torch reference, and one
+implementation per device behind the same signature. Shapes are static; lengths, tables and counts are tensors, so that
+a graph of the CUDA twins can be captured. R = B × W rows.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from flare.ops.linear import PackedLinear
+from flare.ops.sampling import DraftLaw, LawRows, PolicyTable
+
+
+class Linear(Protocol):
+    """x [R, K] and a packed weight [N, K] → [R, N]; card: `ops/linear`."""
+
+    def __call__(self, x: Tensor, packed: PackedLinear, *, out: Tensor | None = None) -> Tensor: ...
+
+
+class RmsNorm(Protocol):
+    """x [R, H], weight [H] → [R, H]; card: `ops/norm`."""
+
+    def __call__(self, x: Tensor, weight: Tensor, eps: float) -> Tensor: ...
+
+
+class AddRmsNorm(Protocol):
+    """residual [R, H] += x in place, then its norm [R, H]; card: `ops/norm`."""
+
+    def __call__(self, residual: Tensor, x: Tensor, weight: Tensor, eps: float) -> Tensor: ...
+
+
+class RotaryTable(Protocol):
+    """Positions, head width, base, dtype → opaque table, on the host at load; card: `ops/rotary`."""
+
+    def __call__(self, positions: int, dim: int, base: float, dtype: torch.dtype) -> Tensor: ...
+
+
+class ApplyRotary(Protocol):
+    """q [R, Hq, D], k [R, Hk, D] turned by the rows `rotary_rows` took once for the round; card: `ops/rotary`."""
+
+    def __call__(self, q: Tensor, k: Tensor, cosines: Tensor, signed_sines: Tensor) -> tuple[Tensor, Tensor]: ...
+
+
+class WritePages(Protocol):
+    """k, v [R, Hk, D] to flat token indices [R] of the pages; card: `ops/attention`."""
+
+    def __call__(self, k: Tensor, v: Tensor, k_pages: Tensor, v_pages: Tensor, index: Tensor) -> None: ...
+
+
+class PagedAttention(Protocol):
+    """q [B, W, Hq, D] over each lane's pages, causal after its committed length; card: `ops/attention`."""
+
+    def __call__(
+        self,
+        q: Tensor,
+        k_pages: Tensor,
+        v_pages: Tensor,
+        page_tables: Tensor,
+        lengths: Tensor,
+        counts: Tensor,
+        scale: float,
+    ) -> Tensor: ...
+
+
+class TargetLaw(Protocol):
+    """Logits [B, W, V] → law [B, W, V + 1] into `out`; card: `ops/sampling/law.py`."""
+
+    def __call__(self, logits: Tensor, rows: LawRows, policy: PolicyTable, *, out: Tensor) -> Tensor: ...
+
+
+class ChainVerify(Protocol):
+    """Laws and drafts [B, D] → emitted tokens [B, D + 1] and accepted [B]; card: `ops/sampling/chain.py`."""
+
+    def __call__(
+        self, p: Tensor, law: DraftLaw, drafts: Tensor, seed: Tensor, offset: Tensor
+    ) -> tuple[Tensor, Tensor]: ...
+
+
+class ReportLogprobs(Protocol):
+    """Log-probabilities of emitted tokens and the likeliest alternatives, written in place; card: `ops/logprobs`."""
+
+    def __call__(
+        self, logits: Tensor, tokens: Tensor, kept: Tensor, wanted: Tensor, slots: Tensor, values: Tensor, ids: Tensor
+    ) -> None: ...
+
+
+@dataclass(frozen=True)
+class Operators:
+    """The operator set of one kind of device; the types say shapes, the cards the rest.
+
+    Attributes:
+        pack_linear: weight [N, K] and format "dense" or "int4" → packed, on the host at load; PlanError if refused.
+        rotary_rows: table and positions [R] → the two row tensors `apply_rotary` takes, once a round.
+        silu_mul: gate_up [R, 2F] → [R, F].
+        embed: table [V, H], tokens [R] → [R, H].
+    """
+
+    pack_linear: Callable[[Tensor, str], PackedLinear]
+    linear: Linear
+    rms_norm: RmsNorm
+    add_rms_norm: AddRmsNorm
+    rotary_table: RotaryTable
+    rotary_rows: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+    apply_rotary: ApplyRotary
+    write_pages: WritePages
+    paged_attention: PagedAttention
+    silu_mul: Callable[[Tensor], Tensor]
+    embed: Callable[[Tensor, Tensor], Tensor]
+    target_law: TargetLaw
+    chain_verify: ChainVerify
+    report_logprobs: ReportLogprobs

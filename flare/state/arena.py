@@ -1,0 +1,71 @@
+"""The arena: allocates exactly what was declared, under the declared names."""
+
+from collections.abc import Iterable, Mapping
+
+import torch
+from torch import Tensor
+
+from flare.contract.manifest import PAGE_TOKENS, Extent
+from flare.plan.declarations import (
+    Declarations,
+    PagedState,
+    RingState,
+    RoundBuffer,
+    Scratch,
+    SlotState,
+    State,
+)
+
+
+def torch_dtype(name: str) -> torch.dtype:
+    """The torch dtype a declaration names."""
+    dtype = getattr(torch, name)
+    assert isinstance(dtype, torch.dtype), name
+    return dtype
+
+
+def storage_shape(state: State, extent: Extent) -> tuple[int, ...]:
+    """Shape of a declared state's one tensor, null slot and null page included (last)."""
+    match state:
+        case SlotState():
+            return (extent.slots + 1, *state.entry)
+        case RingState():
+            return (extent.slots + 1, state.length, *state.shape)
+        case PagedState():
+            return (extent.pages + 1, PAGE_TOKENS, *state.shape)
+        case RoundBuffer():
+            return state.shape
+        case Scratch():
+            return (state.size_bytes,)
+
+
+class Arena:
+    """All state of a core. Tensors never move: graphs may keep their addresses."""
+
+    def __init__(self, declared: Iterable[Declarations], extent: Extent, device: torch.device) -> None:
+        self.tensors: Mapping[str, Tensor] = _allocate(declared, extent, device)
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.tensors[name]
+
+    def bytes_of(self, name: str) -> int:
+        """Bytes really held under a name."""
+        return self.tensors[name].untyped_storage().nbytes()
+
+
+def _allocate(declared: Iterable[Declarations], extent: Extent, device: torch.device) -> dict[str, Tensor]:
+    tensors: dict[str, Tensor] = {}
+    scratch_bytes = 0
+    for declarations in declared:
+        for state in declarations.state:
+            if isinstance(state, Scratch):
+                scratch_bytes = max(scratch_bytes, state.size_bytes)
+                continue
+            assert state.name not in tensors, f"declared twice: {state.name}"
+            shape, dtype = storage_shape(state, extent), torch_dtype(state.dtype)
+            # Pages are written before they are read; leaving them untouched lets the system map them on first use.
+            fresh = torch.empty if isinstance(state, PagedState) else torch.zeros
+            tensors[state.name] = fresh(shape, dtype=dtype, device=device)
+    if scratch_bytes:
+        tensors["scratch"] = torch.empty(scratch_bytes, dtype=torch.uint8, device=device)
+    return tensors

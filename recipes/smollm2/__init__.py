@@ -1,0 +1,1 @@
+"""SmolLM2 and every other dense Llama-type model."""
