@@ -1,0 +1,1 @@
+"""Measurements: paired and interleaved, ratios before milliseconds."""

@@ -1,0 +1,260 @@
+"""From configuration to core: Config → Parts → Plan → Core. The only place where parts meet."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+
+import torch
+from torch import Tensor
+
+from flare import ops
+from flare.checkpoint.source import Source, locate
+from flare.checkpoint.tensors import Checkpoint
+from flare.config.compose import compose
+from flare.config.config import Config
+from flare.contract.manifest import PAGE_TOKENS, ExecutionGraph, Extent, Manifest
+from flare.contract.vocabulary import Vocabulary
+from flare.device.cpu import CpuDevice, Program
+from flare.device.memory import available_bytes
+from flare.drafting.contract import Drafter
+from flare.errors import PlanError
+from flare.layers.storage import Storage
+from flare.layers.target import Target
+from flare.ops.operators import Operators
+from flare.plan.catalog import CatalogRequest, catalog
+from flare.plan.declarations import Declarations, Weight
+from flare.plan.memory import Budget, MemoryPlan, memory_plan
+from flare.plan.packing import packed_linear_bytes
+from flare.plan.plan import DeviceName, Plan, Selection, law_dtype, round_rows, selected_graphs
+from flare.plan.shapes import batch_capacities, speculative_shapes
+from flare.rounds.decode import decode
+from flare.rounds.init import init
+from flare.rounds.model import Model, declare_buffers
+from flare.rounds.prefill import prefill, resume
+from flare.rounds.requests import RequestTable, declare_requests
+from flare.rounds.speculative import speculative_round
+from flare.state.arena import Arena, torch_dtype
+
+Progress = Callable[[str, int, int], None]
+"""Called with a stage, what is done and what there is (bytes, or weights)."""
+
+PROGRAMS = {
+    "init": init,
+    "prefill": prefill,
+    "resume": resume,
+    "decode": decode,
+    "speculative": speculative_round,
+}
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Target and drafter with no storage, what they declare, and the plan made from it."""
+
+    target: Target
+    drafter: Drafter | None
+    declared: tuple[tuple[str, Declarations], ...]
+    plan: Plan
+
+
+@dataclass(frozen=True)
+class Core:
+    """A prepared recipe: manifest, plan, storage and replayable graphs. Close it, or use it as a context manager."""
+
+    recipe: str
+    config: Config
+    plan: Plan
+    device: CpuDevice
+    vocabulary: Vocabulary
+
+    @property
+    def manifest(self) -> Manifest:
+        """The graphs this core replays."""
+        return self.device.manifest
+
+    def close(self) -> None:
+        """Drain the device; an engine over this core must be closed first."""
+        self.device.close()
+
+    def __enter__(self) -> "Core":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def prepare(
+    recipe: str,
+    overrides: Sequence[str] = (),
+    *,
+    config_dir: str | Path | None = None,
+    progress: Progress | None = None,
+) -> Core:
+    """Compose, plan, load and bind a recipe.
+
+    Args:
+        recipe: a name `flare --help` lists, or one in `config_dir`.
+        overrides: `key=value` as on the command line.
+
+    Raises:
+        ConfigError, CheckpointError, PlanError: one sentence each.
+    """
+    return build(compose(recipe, overrides, config_dir), progress)
+
+
+def build(config: Config, progress: Progress | None = None) -> Core:
+    """The core of a validated configuration."""
+    parts = plan_parts(config)
+    checkpoint = locate(_source(config), progress)
+    operators = ops.load(parts.plan.device)
+    storage = load(parts, checkpoint, operators, config.preparation.linear_format, progress)
+    model = bind(parts, storage, operators)
+    programs = [bound_program(model, graph) for graph in parts.plan.manifest.graphs]
+    device = CpuDevice(parts.plan.manifest, programs, parts.plan.threads or torch.get_num_threads())
+    return Core(config.recipe.name, config, parts.plan, device, checkpoint.vocabulary())
+
+
+def plan_parts(config: Config) -> Parts:
+    """Steps one to five: parts without storage, declarations, catalog, memory plan; refuses what does not fit."""
+    name, dtype = _device(config), config.dtype()
+    target: Target = config.recipe.target.type(config.recipe.target.settings, dtype)
+    drafter = _drafter(config)
+    prepared = catalog(_catalog_request(config, name, drafter))
+    graphs = selected_graphs(prepared, _selection(config))
+    extent = _extent(config, graphs, target.vocab)
+    declared = declarations(target, drafter, extent, round_rows(graphs), dtype)
+    memory = _memory(config, name, declared, extent)
+    manifest = Manifest(graphs, replace(extent, pages=memory.pages))
+    return Parts(target, drafter, declared, Plan(name, dtype, config.threads(), prepared, manifest, memory))
+
+
+def declarations(
+    target: Target, drafter: Drafter | None, extent: Extent, rows: int, dtype: str
+) -> tuple[tuple[str, Declarations], ...]:
+    """Every part's declarations, in allocation order."""
+    return (
+        ("target", target.declare()),
+        ("drafter", drafter.declare() if drafter is not None else Declarations()),
+        ("requests", declare_requests(extent, target.feedback_width, dtype)),
+        ("rounds", declare_buffers(extent, rows, law_dtype(dtype))),
+    )
+
+
+def load(
+    parts: Parts, checkpoint: Checkpoint, operators: Operators, linear_format: str, progress: Progress | None = None
+) -> Storage:
+    """Check headers, allocate what was planned, read and pack the weights."""
+    read, dtype = parts.target.stored(checkpoint), torch_dtype(parts.plan.dtype)
+    weights: dict[str, Tensor] = {}
+    linears = {}
+    declared = [weight for _, declared in parts.declared for weight in declared.weights]
+    for done, weight in enumerate(declared, 1):
+        tensor = read(weight.name).to(dtype)
+        assert tuple(tensor.shape) == weight.shape, (weight.name, tensor.shape, weight.shape)
+        if weight.linear:
+            linears[weight.name] = operators.pack_linear(tensor, linear_format)
+        else:
+            weights[weight.name] = tensor
+        if progress is not None:
+            progress("load", done, len(declared))
+    extent = parts.plan.manifest.extent
+    arena = Arena((declared for _, declared in parts.declared), extent, torch.device(parts.plan.device))
+    return Storage(weights, linears, arena.tensors)
+
+
+def bind(parts: Parts, storage: Storage, operators: Operators) -> Model:
+    """Give every part its storage; from here on nothing moves."""
+    parts.target.bind(storage, operators)
+    if parts.drafter is not None:
+        parts.drafter.bind(storage, operators, parts.target)
+    extent = parts.plan.manifest.extent
+    return Model(
+        target=parts.target,
+        drafter=parts.drafter,
+        ops=operators,
+        requests=RequestTable(storage.state, extent),
+        logits=storage.state["round.logits"],
+        laws=storage.state["round.laws"],
+        extent=extent,
+    )
+
+
+def bound_program(model: Model, graph: ExecutionGraph) -> Program:
+    """The round function of a graph, with everything but its frame decided."""
+    return partial(PROGRAMS[graph.kind], model, graph)
+
+
+def _device(config: Config) -> DeviceName:
+    name = config.device(cuda_available=False)
+    if name != "cpu":
+        raise PlanError("preparation.device=cuda is not built yet; this version runs on preparation.device=cpu.")
+    return name
+
+
+def _drafter(config: Config) -> Drafter | None:
+    if config.recipe.drafter is None or not config.preparation.mtp:
+        return None
+    return config.recipe.drafter.type(config.recipe.drafter.settings)
+
+
+def _catalog_request(config: Config, device: DeviceName, drafter: Drafter | None) -> CatalogRequest:
+    shapes = speculative_shapes(config.concurrency(), config.widths(), config.preparation.speculative_token_capacity)
+    return CatalogRequest(
+        concurrency=config.concurrency(),
+        prefill_capacities=config.prefill_capacities(device),
+        shapes=shapes if drafter is not None else (),
+        ordinary=not config.preparation.mtp_only,
+        draft_source=drafter.source if drafter is not None else "none",
+        drafter_absorbs=drafter is not None and drafter.absorbs,
+    )
+
+
+def _selection(config: Config) -> Selection:
+    return Selection(
+        concurrency=config.serving.concurrency,
+        depth=config.depth(),
+        fixed_width=config.serving.fixed_width,
+        speculating=config.serving.mtp_draft_tokens > 0 or config.preparation.mtp_only,
+    )
+
+
+def _extent(config: Config, graphs: Sequence[ExecutionGraph], vocab: int) -> Extent:
+    """Sizes of frames and tables; `pages` is settled later, from what memory is left."""
+    context = config.context_length()
+    return Extent(
+        lanes=batch_capacities(config.serving.concurrency)[-1],
+        slots=config.serving.concurrency,
+        pages=0,
+        pages_per_request=-(-context // PAGE_TOKENS),
+        width=max((graph.token_capacity for graph in graphs if graph.kind in ("decode", "speculative")), default=1),
+        chunk=max(graph.token_capacity for graph in graphs if graph.kind == "prefill"),
+        context=context,
+        vocab=vocab,
+    )
+
+
+def _memory(
+    config: Config, device: DeviceName, declared: tuple[tuple[str, Declarations], ...], extent: Extent
+) -> MemoryPlan:
+    preparation = config.preparation
+
+    def packed_bytes(weight: Weight) -> int | None:
+        rows, columns = weight.shape
+        return packed_linear_bytes(rows, columns, weight.dtype, preparation.linear_format)
+
+    total = available_bytes(device) if preparation.memory_bytes == "auto" else preparation.memory_bytes
+    budget = Budget(
+        total_bytes=total,
+        headroom_bytes=preparation.headroom_bytes,
+        wanted_pages=extent.slots * extent.pages_per_request,
+        needed_pages=extent.pages_per_request,
+    )
+    return memory_plan(declared, extent, budget, packed_bytes)
+
+
+def _source(config: Config) -> Source:
+    return Source(**config.checkpoint.model_dump())

@@ -1,0 +1,1 @@
+"""Tables and plots: they take data and return renderables, and print nothing."""

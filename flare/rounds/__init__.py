@@ -1,0 +1,1 @@
+"""Device programs: what each prepared graph does, from argument frame to completion record."""

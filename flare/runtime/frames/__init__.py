@@ -1,0 +1,1 @@
+"""The host side of the frames: writing a launch's arguments, reading its completion."""

@@ -1,0 +1,112 @@
+"""Survival: how likely the draft at each depth is accepted, given that all before it were.
+
+Counts fade with each attempt, so an estimate follows a request that changes its ways. A request leans on the population
+of its source until it has counts of its own, and the population leans on the recipe's prior.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from flare.contract.frames import Source
+
+REQUEST_MEMORY = 8.0  # attempts after which a request's old counts weigh 1/e
+POPULATION_MEMORY = 60.0
+REQUEST_LEAN = 3.0  # attempts that a request's own counts need to weigh as much as the population
+
+
+@dataclass(frozen=True)
+class Prior:
+    """What a recipe expects before anything was measured.
+
+    Attributes:
+        acceptance: conditional acceptance of each source, the same at every depth, in (0, 1).
+        attempts: how many attempts that expectation is worth.
+    """
+
+    acceptance: Mapping[Source, float] = field(
+        default_factory=lambda: {Source.LEARNED: 0.7, Source.HISTORY: 0.6, Source.CONTEXT: 0.6}
+    )
+    attempts: float = 6.0
+
+
+class _Counts:
+    """Fading counts per depth (index 0 is the first draft): how often a draft was judged, how often it was accepted."""
+
+    __slots__ = ("accepted", "judged", "keep")
+
+    def __init__(self, memory: float) -> None:
+        self.keep = 1.0 - 1.0 / memory
+        self.judged: list[float] = []
+        self.accepted: list[float] = []
+
+    def add(self, offered: int, accepted: int) -> None:
+        """Every offered depth fades, also those an early rejection left unjudged: old success there is old as well."""
+        for _ in range(len(self.judged), offered):
+            self.judged.append(0.0)
+            self.accepted.append(0.0)
+        for depth in range(offered):
+            self.judged[depth] = self.judged[depth] * self.keep + (depth <= accepted)
+            self.accepted[depth] = self.accepted[depth] * self.keep + (depth < accepted)
+
+    def mean(self, depth: int, expected: float, weight: float) -> float:
+        """Posterior mean of a Beta prior with mean `expected`, worth `weight` attempts."""
+        if depth >= len(self.judged):
+            return expected
+        return (expected * weight + self.accepted[depth]) / (weight + self.judged[depth])
+
+
+class Survival:
+    """Conditional acceptance per (request, source, depth)."""
+
+    def __init__(self, prior: Prior) -> None:
+        self._prior = prior
+        self._population = {source: _Counts(POPULATION_MEMORY) for source in prior.acceptance}
+        self._requests: dict[int, dict[Source, _Counts]] = {}
+
+    def observe(self, request: int, source: Source, offered: int, accepted: int) -> None:
+        """Count one settled lane.
+
+        Raises:
+            ValueError: more accepted than offered.
+        """
+        if not 0 <= accepted <= offered:
+            raise ValueError(f"{accepted} of {offered} offered drafts cannot have been accepted.")
+        if offered:
+            own = self._requests.setdefault(request, {})
+            if source not in own:
+                own[source] = _Counts(REQUEST_MEMORY)
+            own[source].add(offered, accepted)
+            self._population[source].add(offered, accepted)
+
+    def forget(self, request: int) -> None:
+        """Drop a request's counts; the population keeps its share."""
+        self._requests.pop(request, None)
+
+    def acceptance(self, request: int, source: Source, depths: int) -> list[float]:
+        """Conditional acceptance of drafts 1..depths.
+
+        A request that does worse than the population at one depth is expected to do worse by the same factor at the
+        next: deep drafts are rarely judged when early ones fail.
+        """
+        if not depths:
+            return []
+        population, expected = self._population[source], self._prior.acceptance[source]
+        own = self._requests.get(request, {}).get(source)
+        estimates: list[float] = []
+        relative = 1.0
+        for depth in range(depths):
+            usual = population.mean(depth, expected, self._prior.attempts)
+            estimate = usual if own is None else own.mean(depth, usual * relative, REQUEST_LEAN)
+            relative = min(1.0, estimate / usual)
+            estimates.append(estimate)
+        return estimates
+
+    def emitted(self, request: int, source: Source, drafts: int) -> list[float]:
+        """Expected emitted tokens with 0..drafts drafts: 1 + a₁ + a₁a₂ + …"""
+        reached, total = 1.0, 1.0
+        totals = [total]
+        for estimate in self.acceptance(request, source, drafts):
+            reached *= estimate
+            total += reached
+            totals.append(total)
+        return totals

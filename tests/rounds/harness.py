@@ -1,0 +1,224 @@
+"""A tiny float64 core driven by hand: frames are written and programs replayed without any runtime."""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from flare import ops
+from flare.build import declarations
+from flare.contract.frames import (
+    RECORD_FIELDS,
+    Arguments,
+    Completion,
+    Field,
+    Real,
+    Scalar,
+    Source,
+    host_arguments,
+    host_completion,
+)
+from flare.contract.manifest import ExecutionGraph, Extent
+from flare.contract.policies import SamplingPolicy
+from flare.drafting.copies import Copies
+from flare.layers.attention import AttentionShape
+from flare.layers.decoder import DecoderShape, DenseDecoder
+from flare.layers.storage import Storage
+from flare.rounds.decode import decode
+from flare.rounds.init import init
+from flare.rounds.model import Frame, Model
+from flare.rounds.prefill import prefill, resume
+from flare.rounds.requests import RequestTable
+from flare.rounds.speculative import speculative_round
+from flare.state.arena import Arena, torch_dtype
+
+SHAPE = DecoderShape(
+    vocab=61, layers=2, attention=AttentionShape(24, 4, 2, 6), ffn=40, rope_base=1000.0, norm_eps=1e-5, context=256
+)
+SLOTS = 4
+PAGES_PER_REQUEST = 4
+GREEDY = SamplingPolicy(temperature=0.0, max_tokens=200)
+
+
+def random_weights(shape: DecoderShape = SHAPE, seed: int = 0) -> dict[str, Tensor]:
+    """Float64 weights with logits spread enough that greedy decoding does not settle on one token."""
+    generator = torch.Generator().manual_seed(seed)
+    weights = {}
+    for weight in DenseDecoder(shape, "float64").declare().weights:
+        values = torch.randn(weight.shape, generator=generator, dtype=torch.float64)
+        weights[weight.name] = (
+            1 + 0.1 * values if weight.name.endswith("norm") else 3 * values / weight.shape[-1] ** 0.5
+        )
+    return weights
+
+
+@dataclass
+class Bench:
+    """One model with its frame; `pages` of slot s are s·4 … s·4 + 3."""
+
+    model: Model
+    extent: Extent
+    arguments: Arguments
+    completion: Completion
+    frame: Frame
+    state: dict[str, Tensor] = field(default_factory=dict)
+    guard: AbstractContextManager = field(default_factory=nullcontext)  # around every replayed program
+
+    def pages(self, slot: int) -> range:
+        return range(slot * PAGES_PER_REQUEST, (slot + 1) * PAGES_PER_REQUEST)
+
+    def replay(self, program: Callable, graph: ExecutionGraph) -> np.ndarray:
+        """Run one program over the frame; all records."""
+        with torch.inference_mode(), self.guard:
+            program(self.model, graph, self.frame)
+        return self.completion.records.copy()
+
+    def name_lanes(self, slots: Sequence[int]) -> None:
+        """Reset the frame and name these slots, lane by lane."""
+        arguments = self.arguments
+        arguments.lanes[:], arguments.generations[:] = self.extent.null_slot, -1
+        arguments.page_tables[:] = self.extent.null_page
+        arguments.copy_length[:], arguments.ceilings[:], arguments.masked[:] = 0, 0, 0
+        for lane, slot in enumerate(slots):
+            arguments.lanes[lane], arguments.generations[lane] = slot, 7
+            arguments.page_tables[lane] = list(self.pages(slot))
+
+    def admit(self, slot: int, prompt: Sequence[int], policy: SamplingPolicy, generated: Sequence[int] = ()) -> None:
+        """Write a request into a slot; with `generated` it is a parked one."""
+        self.name_lanes([slot])
+        arguments, tokens = self.arguments, [*prompt, *generated]
+        arguments.tokens[: len(tokens)] = tokens
+        arguments.scalars[:] = 0
+        for place, value in {
+            Scalar.TOKEN_COUNT: len(tokens),
+            Scalar.PROMPT_TOKENS: len(prompt),
+            Scalar.REQUEST_ID: 100 + slot,
+            Scalar.TOP_K: policy.top_k,
+            Scalar.MIN_TOKENS: policy.min_tokens,
+            Scalar.MAX_TOKENS: policy.max_tokens,
+            Scalar.SEED: policy.seed,
+            Scalar.PLAIN: policy.plain,
+            Scalar.LOGPROBS: policy.logprobs,
+            Scalar.GENERATED: len(generated),
+            Scalar.BIAS_COUNT: len(policy.logit_bias),
+        }.items():
+            arguments.scalars[place] = value
+        for place, value in {
+            Real.TEMPERATURE: policy.temperature,
+            Real.TOP_P: policy.top_p,
+            Real.MIN_P: policy.min_p,
+            Real.REPETITION: policy.repetition,
+            Real.PRESENCE: policy.presence,
+            Real.FREQUENCY: policy.frequency,
+        }.items():
+            arguments.reals[place] = value
+        arguments.stop_ids[:] = -1
+        arguments.stop_ids[: len(policy.stop_ids)] = policy.stop_ids
+        for index, (token, bias) in enumerate(policy.logit_bias):
+            arguments.bias_ids[index], arguments.bias_values[index] = token, bias
+        self.replay(init, ExecutionGraph(0, "init", 1, 0))
+
+    def chunk(self, slot: int, tokens: Sequence[int], capacity: int, *, sample: bool) -> np.ndarray:
+        """Consume a chunk; the record of the slot."""
+        self.name_lanes([slot])
+        self.arguments.tokens[: len(tokens)] = tokens
+        self.arguments.tokens[len(tokens) : capacity] = 3  # padding must not matter
+        self.arguments.scalars[Scalar.TOKEN_COUNT] = len(tokens)
+        program, kind = (prefill, "prefill") if sample else (resume, "resume")
+        return self.replay(program, ExecutionGraph(1, kind, 1, capacity))[slot]
+
+    def start(self, slot: int, prompt: Sequence[int], policy: SamplingPolicy = GREEDY) -> int:
+        """Admit and prefill in one chunk; the first token."""
+        self.admit(slot, prompt, policy)
+        return int(self.chunk(slot, prompt, 64, sample=True)[RECORD_FIELDS])
+
+    def decode(self, slots: Sequence[int], batch: int | None = None) -> np.ndarray:
+        """One ordinary round; all records."""
+        self.name_lanes(slots)
+        return self.replay(decode, ExecutionGraph(2, "decode", batch or len(slots), 1))
+
+    def round(
+        self,
+        slots: Sequence[int],
+        width: int,
+        drafts: dict[int, Sequence[int]],
+        *,
+        batch: int | None = None,
+        ceilings: dict[int, int] | None = None,
+    ) -> np.ndarray:
+        """One speculative round with copied drafts per slot, anchored after the pending token; all records."""
+        self.name_lanes(slots)
+        requests, arguments = self.model.requests, self.arguments
+        for lane, slot in enumerate(slots):
+            copied = list(drafts.get(slot, ()))
+            arguments.copy_position[lane] = int(requests.consumed[slot]) + 1
+            arguments.copy_before[lane] = int(requests.pending[slot])
+            arguments.copy_length[lane], arguments.copy_source[lane] = len(copied), Source.HISTORY
+            arguments.copy_tokens[lane, : len(copied)] = copied
+            arguments.ceilings[lane] = (ceilings or {}).get(slot, width - 1)
+        graph = ExecutionGraph(
+            3, "speculative", batch or len(slots), width, draft_tokens=width - 1, verify_tokens=width
+        )
+        return self.replay(speculative_round, graph)
+
+    def committed(self, slot: int) -> dict[str, Tensor]:
+        """All state a request's future depends on: its columns of the table, and its paged state up to N."""
+        consumed = int(self.model.requests.consumed[slot])
+        columns = {
+            name: tensor[slot].clone()
+            for name, tensor in self.state.items()
+            if name.startswith("requests.") and name != "requests.events"
+        }
+        pages = list(self.pages(slot))
+        for name, tensor in self.state.items():
+            if name.endswith((".keys", ".values")):
+                columns[name] = tensor[pages].flatten(0, 1)[:consumed].clone()
+        return columns
+
+
+def bench(weights: dict[str, Tensor] | None = None, *, width: int = 8, dtype: str = "float64") -> Bench:
+    """A fresh model; NaN everywhere that nothing committed may ever come from."""
+    weights = weights or random_weights()
+    target = DenseDecoder(SHAPE, dtype)
+    drafter = Copies(Copies.Config(max_depth=7))
+    extent = Extent(
+        lanes=4,
+        slots=SLOTS,
+        pages=SLOTS * PAGES_PER_REQUEST,
+        pages_per_request=PAGES_PER_REQUEST,
+        width=width,
+        chunk=64,
+        context=SHAPE.context,
+        vocab=SHAPE.vocab,
+        logprobs=5,
+    )
+    declared = [part for _, part in declarations(target, drafter, extent, 4 * width, dtype)]
+    arena = Arena(declared, extent, torch.device("cpu"))
+    operators = ops.load("cpu")
+    linear = {weight.name for part in declared for weight in part.weights if weight.linear}
+    storage = Storage(
+        weights={name: tensor.to(torch_dtype(dtype)) for name, tensor in weights.items() if name not in linear},
+        linears={name: operators.pack_linear(weights[name].to(torch_dtype(dtype)), "dense") for name in linear},
+        state=arena.tensors,
+    )
+    target.bind(storage, operators)
+    for name, tensor in arena.tensors.items():
+        if name.endswith((".keys", ".values")) or name.startswith("round."):
+            tensor.fill_(float("nan"))
+    arena["requests.feedback"][extent.null_slot] = float("nan")
+    requests = RequestTable(arena.tensors, extent)
+    model = Model(target, drafter, operators, requests, arena["round.logits"], arena["round.laws"], extent)
+    arguments, completion = host_arguments(extent), host_completion(extent)
+    frame = Frame(
+        Arguments(**{name: torch.from_numpy(array) for name, array in vars(arguments).items()}),
+        Completion(**{name: torch.from_numpy(array) for name, array in vars(completion).items()}),
+    )
+    return Bench(model, extent, arguments, completion, frame, dict(arena.tensors))
+
+
+def emitted(record: np.ndarray) -> list[int]:
+    """The tokens a record reports."""
+    return record[RECORD_FIELDS : RECORD_FIELDS + record[Field.EMITTED]].tolist()
