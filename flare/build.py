@@ -68,6 +68,7 @@ class Core:
     plan: Plan
     device: CpuDevice
     vocabulary: Vocabulary
+    model: Model
 
     @property
     def manifest(self) -> Manifest:
@@ -106,25 +107,30 @@ def prepare(
     return build(compose(recipe, overrides, config_dir), progress)
 
 
-def build(config: Config, progress: Progress | None = None) -> Core:
-    """The core of a validated configuration."""
-    parts = plan_parts(config)
+def build(config: Config, progress: Progress | None = None, *, whole_catalog: bool = False) -> Core:
+    """The core of a validated configuration; with the whole catalog it can be served in any way it was prepared for."""
+    parts = plan_parts(config, whole_catalog=whole_catalog)
     checkpoint = locate(_source(config), progress)
     operators = ops.load(parts.plan.device)
     storage = load(parts, checkpoint, operators, config.preparation.linear_format, progress)
     model = bind(parts, storage, operators)
-    programs = [bound_program(model, graph) for graph in parts.plan.manifest.graphs]
-    device = CpuDevice(parts.plan.manifest, programs, parts.plan.threads or torch.get_num_threads())
-    return Core(config.recipe.name, config, parts.plan, device, checkpoint.vocabulary())
+    device = replaying(parts.plan, model)
+    return Core(config.recipe.name, config, parts.plan, device, checkpoint.vocabulary(), model)
 
 
-def plan_parts(config: Config) -> Parts:
+def replaying(plan: Plan, model: Model) -> CpuDevice:
+    """A device that replays the plan's graphs over a bound model, or over one whose parts are being timed."""
+    programs = [bound_program(model, graph) for graph in plan.manifest.graphs]
+    return CpuDevice(plan.manifest, programs, plan.threads or torch.get_num_threads())
+
+
+def plan_parts(config: Config, *, whole_catalog: bool = False) -> Parts:
     """Steps one to five: parts without storage, declarations, catalog, memory plan; refuses what does not fit."""
     name, dtype = _device(config), config.dtype()
     target: Target = config.recipe.target.type(config.recipe.target.settings, dtype)
     drafter = _drafter(config)
     prepared = catalog(_catalog_request(config, name, drafter))
-    graphs = selected_graphs(prepared, _selection(config))
+    graphs = prepared if whole_catalog else selected_graphs(prepared, selection(config))
     extent = _extent(config, graphs, target.vocab)
     declared = declarations(target, drafter, extent, round_rows(graphs), dtype)
     memory = _memory(config, name, declared, extent)
@@ -156,7 +162,7 @@ def load(
         tensor = read(weight.name).to(dtype)
         assert tuple(tensor.shape) == weight.shape, (weight.name, tensor.shape, weight.shape)
         if weight.linear:
-            linears[weight.name] = operators.pack_linear(tensor, linear_format)
+            linears[weight.name] = operators.pack_linear(tensor, weight.packed_format(linear_format))
         else:
             weights[weight.name] = tensor
         if progress is not None:
@@ -213,7 +219,8 @@ def _catalog_request(config: Config, device: DeviceName, drafter: Drafter | None
     )
 
 
-def _selection(config: Config) -> Selection:
+def selection(config: Config) -> Selection:
+    """What `serving.*` takes from the prepared catalog."""
     return Selection(
         concurrency=config.serving.concurrency,
         depth=config.depth(),
@@ -244,7 +251,8 @@ def _memory(
 
     def packed_bytes(weight: Weight) -> int | None:
         rows, columns = weight.shape
-        return packed_linear_bytes(rows, columns, weight.dtype, preparation.linear_format)
+        linear_format = weight.packed_format(preparation.linear_format)
+        return packed_linear_bytes(rows, columns, weight.dtype, linear_format)
 
     total = available_bytes(device) if preparation.memory_bytes == "auto" else preparation.memory_bytes
     budget = Budget(
@@ -257,4 +265,7 @@ def _memory(
 
 
 def _source(config: Config) -> Source:
-    return Source(**config.checkpoint.model_dump())
+    stored = config.checkpoint
+    return Source(
+        stored.source, stored.path, stored.id, stored.revision, stored.file, sha256=stored.sha256, bytes=stored.bytes
+    )

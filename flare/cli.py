@@ -26,7 +26,7 @@ class Action(NamedTuple):
 
 
 ACTIONS = {
-    "generate": Action("flare.actions.generate:run", "answer prompt=… as it is written, or each line of prompts=…"),
+    "generate": Action("flare.actions.generate:run", "answer prompt=…, or each line of prompts=… together"),
     "chat": Action("flare.actions.chat:run", "talk in turns"),
     "plan": Action("flare.actions.plan:run", "print graphs and memory; needs no weights"),
     "bench": Action("flare.actions.bench:run", "measure against plain decoding"),

@@ -10,6 +10,7 @@ from flare.config.recipe import Recipe
 from flare.config.sampling import Sampling
 from flare.config.section import LITERAL, Section
 from flare.config.serving import Serving
+from flare.config.workload import Workload
 
 
 class Config(Section):
@@ -27,6 +28,7 @@ class Config(Section):
     preparation: Preparation = Field(description="what is allocated and captured")
     serving: Serving = Field(description="what is selected from the prepared core")
     sampling: Sampling = Field(description="how tokens are drawn, unless a request says otherwise")
+    workload: Workload = Field(description="what action=bench measures")
 
     def device(self, cuda_available: bool) -> Literal["cpu", "cuda"]:
         """Where the core lives."""

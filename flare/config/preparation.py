@@ -47,10 +47,8 @@ class Preparation(Section):
     mtp_draft_tokens: Auto | Annotated[int, Field(ge=0)] = Field(
         description="most drafts a prepared round carries; auto covers recipe and serving, 0 only keeps draft state"
     )
-    tensor_parallel: Count = Field(description="devices one model is spread over")
     memory_bytes: Auto | Bytes = Field(description="memory to plan for, in bytes or as 24GiB; auto asks the device")
     headroom_bytes: Bytes = Field(description="memory left untouched, in bytes or as 1GiB")
-    snapshot_bytes: Bytes = Field(description="memory for prefix snapshots, in bytes or as 512MiB; 0 keeps none")
 
     @model_validator(mode="after")
     def widths_start_at_one_and_increase(self) -> "Preparation":

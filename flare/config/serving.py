@@ -16,11 +16,7 @@ class Serving(Section):
     )
     history_drafts: bool = Field(description="draft by copying from text that this engine generated before")
     context_drafts: bool = Field(description="draft by copying from the request's own prompt and output")
-    prefix_cache: bool = Field(description="reuse the state of prompts that begin alike")
     exploration_share: float = Field(
         ge=0, le=1, description="share of the time saved that may be spent on measuring widths"
     )
-    host: str = Field(description="address the HTTP server listens on")
-    port: int = Field(ge=0, le=65535, description="port the HTTP server listens on; 0 takes a free one")
-    model_name: str | None = Field(description="name shown to HTTP clients; null is the recipe's")
-    queue_limit: int = Field(ge=1, description="requests that may wait; further ones are refused")
+    model_name: str | None = Field(description="name shown to users; null is the recipe's")

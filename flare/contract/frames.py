@@ -96,8 +96,7 @@ class Source(IntEnum):
 class Flag(IntEnum):
     """Bits of `Field.FLAGS`."""
 
-    BOUNDARY = 1  # a snapshot was written at the crossed page boundary
-    FAULT = 2  # a law without mass was met
+    FAULT = 1  # the target's output was not finite: the emitted tokens mean nothing
 
 
 def argument_arrays(extent: Extent) -> dict[str, tuple[tuple[int, ...], str]]:

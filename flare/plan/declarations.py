@@ -27,12 +27,22 @@ def array_bytes(shape: Iterable[int], dtype: str) -> int:
 
 @dataclass(frozen=True)
 class Weight:
-    """A parameter tensor; `linear` ones [out, in] may be stored by the device in a packed, opaque form."""
+    """A parameter tensor.
+
+    Attributes:
+        linear: an [out, in] matrix that the device may store in a packed, opaque form.
+        exact: never packed in a lossy format, whatever `preparation.linear_format` says.
+    """
 
     name: str
     shape: tuple[int, ...]
     dtype: str
     linear: bool = False
+    exact: bool = False
+
+    def packed_format(self, wished: str) -> str:
+        """The format of a linear weight where `wished` is asked for."""
+        return "dense" if self.exact else wished
 
 
 @dataclass(frozen=True)

@@ -29,4 +29,5 @@ def decode(model: Model, graph: ExecutionGraph, frame: Frame) -> None:
     requests.commit(lanes, emission.count, last_feedback(verified, emission), emission)
     requests.advance(lanes, Domain.ORDINARY)
     model.report_logprobs(logits, tokens, emission.kept, lanes, frame.completion)
-    write_records(requests, graph, frame, Outcome(lanes, emission, nothing, no_drafts))
+    faults = model.faults(verified.output, rows)
+    write_records(requests, graph, frame, Outcome(lanes, emission, nothing, no_drafts, faults))

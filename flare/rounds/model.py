@@ -48,6 +48,11 @@ class Model:
         logits.copy_(self.target.head(output))
         return logits.view(lanes, width, -1)
 
+    def faults(self, output: Tensor, rows: Rows) -> Tensor:
+        """[B] bool: lanes with an active row whose output [B × W, H] is not finite."""
+        broken = ~output.sum(-1, dtype=self.logits.dtype).isfinite().view(rows.active.shape)
+        return (broken & rows.active).any(1)
+
     def law(self, logits: Tensor, tokens: Tensor, length: Tensor, lanes: Lanes, arguments: Arguments[Tensor]) -> Tensor:
         """The target law of every row [B, W, V + 1], valid until the next round.
 

@@ -33,7 +33,9 @@ def prefill(model: Model, graph: ExecutionGraph, frame: Frame) -> None:
     requests.commit(lanes, rows.counts, hidden.feedback[last], emission)
     requests.advance(lanes, Domain.ORDINARY)
     model.report_logprobs(logits, tokens, emission.kept, lanes, frame.completion)
-    write_records(requests, graph, frame, Outcome(lanes, emission, nothing, inputs[:, 1:]))
+    write_records(
+        requests, graph, frame, Outcome(lanes, emission, nothing, inputs[:, 1:], model.faults(hidden.output, rows))
+    )
 
 
 def resume(model: Model, graph: ExecutionGraph, frame: Frame) -> None:
@@ -52,7 +54,8 @@ def resume(model: Model, graph: ExecutionGraph, frame: Frame) -> None:
         accepted=nothing,
     )
     requests.commit(lanes, rows.counts, hidden.feedback[last_rows(rows)], emission)
-    write_records(requests, graph, frame, Outcome(lanes, emission, nothing, rows.tokens[:, :0]))
+    faults = model.faults(hidden.output, rows)
+    write_records(requests, graph, frame, Outcome(lanes, emission, nothing, rows.tokens[:, :0], faults))
 
 
 def _consume(model: Model, graph: ExecutionGraph, rows: Rows, tail: Tail) -> Hidden:

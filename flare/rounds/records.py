@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from flare.contract.frames import RECORD_FIELDS, Field
+from flare.contract.frames import RECORD_FIELDS, Field, Flag
 from flare.contract.manifest import ExecutionGraph
 from flare.rounds.model import Frame
 from flare.rounds.requests import Emission, Lanes, RequestTable
@@ -14,12 +14,18 @@ from flare.sampling.domains import Domain
 
 @dataclass(frozen=True)
 class Outcome:
-    """A finished round: its lanes, what they emitted, and what they had offered [B] from which `sources` [B, D]."""
+    """A finished round.
+
+    Attributes:
+        offered: [B] int64 drafts each lane offered; sources: [B, D] int64 where they came from.
+        faults: [B] bool lanes whose target output was not finite.
+    """
 
     lanes: Lanes
     emission: Emission
     offered: Tensor
     sources: Tensor
+    faults: Tensor
 
 
 def write_records(requests: RequestTable, graph: ExecutionGraph, frame: Frame, outcome: Outcome) -> None:
@@ -40,6 +46,7 @@ def write_records(requests: RequestTable, graph: ExecutionGraph, frame: Frame, o
         Field.DRAFT_POSITION: (requests.consumed[slots] - 1).clamp_min(0),
         Field.WIDTH: max(graph.token_capacity, 1) if graph.kind in ("decode", "speculative") else 1,
         Field.GRAPH: graph.id,
+        Field.FLAGS: outcome.faults * int(Flag.FAULT),
         Field.ROUND: events[:, Domain.ORDINARY] + events[:, Domain.VERIFY],
     }
     head = torch.stack([_column(values.get(field, 0), slots) for field in Field], 1)

@@ -44,7 +44,8 @@ def speculative_round(model: Model, graph: ExecutionGraph, frame: Frame) -> None
     requests.advance(lanes, Domain.PROPOSAL)
     requests.advance(lanes, Domain.VERIFY)
     model.report_logprobs(logits, tokens, emission.kept, lanes, frame.completion)
-    write_records(requests, graph, frame, Outcome(lanes, emission, length, offer.sources))
+    faults = model.faults(verified.output, rows)
+    write_records(requests, graph, frame, Outcome(lanes, emission, length, offer.sources, faults))
 
 
 def make_offer(model: Model, tail: Tail, lanes: Lanes, depth: int, arguments: Arguments[Tensor]) -> Offer:

@@ -1,5 +1,6 @@
 """Which continuation a lane is offered: from the shared history, else from the request's own context."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from flare.contract.frames import COPY_TOKENS, Source
@@ -53,6 +54,13 @@ class Copies:
             self._history.extend(request.response, tokens)
         if request.context is not None:
             request.context.extend(tokens)
+
+    def remember(self, tokens: Sequence[int]) -> None:
+        """Add a whole response that this recipe generated earlier, under another engine."""
+        if self._history is not None:
+            response = self._history.open()
+            self._history.extend(response, tokens)
+            self._history.close(response)
 
     def close(self, request: Request) -> None:
         """End the response."""

@@ -1,7 +1,7 @@
 """The engine: text in, text out, over a prepared core. The loop that submits, settles and presents."""
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from time import perf_counter, sleep
 from types import TracebackType
 from typing import NamedTuple, Protocol
@@ -83,6 +83,13 @@ class Engine:
         """Nothing is queued, running or in flight."""
         return not (self._live or self._in_flight)
 
+    def remember(self, tokens: Sequence[int]) -> None:
+        """Extend the shared history by the token ids of a response that this recipe generated under another engine.
+
+        Prompts do not belong here: what was never generated may be searched for, not copied.
+        """
+        self._copies.remember(tokens)
+
     def generate(
         self, prompt: Prompt | Sequence[Prompt], sampling: Sampling | None = None
     ) -> Completion | list[Completion]:
@@ -105,7 +112,7 @@ class Engine:
             self._cancel_all(handles)
         return done[0] if single and len(done) == 1 else done
 
-    def stream(self, prompt: Prompt, sampling: Sampling | None = None) -> Iterator[Event]:
+    def stream(self, prompt: Prompt, sampling: Sampling | None = None) -> Generator[Event]:
         """Events of one request as they come; leaving the iterator early cancels the request.
 
         Raises:

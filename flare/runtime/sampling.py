@@ -10,7 +10,6 @@ from flare.contract.policies import BIAS_ENTRIES, STOP_IDS, SamplingPolicy
 from flare.errors import RequestError
 
 SEED_BITS = 63
-_CONSTRAINTS = ("grammar", "json_schema", "regex")
 
 # name → (lowest, highest, what to say); None is unbounded
 _REALS: dict[str, tuple[float, float | None, str]] = {
@@ -92,8 +91,9 @@ class Sampling:
                 raise _refusal(name, getattr(self, name), "true or false")
         if None not in (self.min_tokens, self.max_tokens) and self.min_tokens > self.max_tokens:  # type: ignore[operator]
             raise _refusal("min_tokens", self.min_tokens, f"at most max_tokens ({self.max_tokens})")
-        for name in _CONSTRAINTS:
-            if getattr(self, name) is not None:
+        constraints = {"grammar": self.grammar, "json_schema": self.json_schema, "regex": self.regex}
+        for name, value in constraints.items():
+            if value is not None:
                 raise RequestError(f"sampling.{name} is not available in this version: leave it unset.")
 
     @property

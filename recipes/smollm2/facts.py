@@ -38,7 +38,7 @@ class Facts:
         """A size or number of parts that must be stated."""
         value = self.need(key)
         if not isinstance(value, int) or value < 1:
-            raise CheckpointError(f"{self.checkpoint.origin} has {key}={value}, which must be a whole number from 1 up.")
+            raise CheckpointError(f"{self.checkpoint.origin} has {key}={value}, which must be 1 or more.")
         return value
 
     def get(self, key: str, default: Any) -> Any:

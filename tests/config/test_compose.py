@@ -39,7 +39,7 @@ def test_recipe_is_chosen_with_or_without_plus(configure):
         "Hi, who's there? (a: b)",
         'She said "no", [then] {left}=gone',
         "two\nlines\tand a tab",
-        "${serving.port} \\${x} ${oc.env:HOME}",
+        "${serving.concurrency} \\${x} ${oc.env:HOME}",
         "日本語 🙂 é",
         "null",
         "true",
@@ -78,13 +78,13 @@ def test_token_ids_may_be_mapping_keys_in_either_spelling(configure):
 
 
 def test_sizes_may_carry_a_unit(configure):
-    assert configure("preparation.snapshot_bytes=2MiB").preparation.snapshot_bytes == 2 * 1024**2
+    assert configure("preparation.headroom_bytes=2MiB").preparation.headroom_bytes == 2 * 1024**2
     assert configure("preparation.memory_bytes=4096").preparation.memory_bytes == 4096
 
 
 def test_a_section_is_frozen(configure):
     with pytest.raises(ValidationError, match="frozen"):
-        configure().serving.port = 1
+        configure().serving.concurrency = 1
 
 
 def test_a_recipe_outside_inherits_and_is_found_by_config_dir(configure, tmp_path: Path):
@@ -112,10 +112,10 @@ def test_hydra_is_left_as_it_was(configure):
     with hydra.initialize_config_dir(str(HOME), version_base="1.3"):
         before = GlobalHydra.instance().hydra
         with pytest.raises(ConfigError):
-            configure("serving.port=-1")
+            configure("serving.concurrency=-1")
         assert GlobalHydra.instance().is_initialized()
         assert type(GlobalHydra.instance().hydra) is type(before)
-        assert hydra.compose("config").serving.port == 8000
+        assert hydra.compose("config").serving.concurrency == 4
 
 
 def test_an_unknown_recipe_names_those_there_are():

@@ -30,7 +30,7 @@ MISTAKES = {
     "serving.concurrency=0": "serving.concurrency=0, but it must be at least 1",
     "serving.concurrency=two": "serving.concurrency=two, but it must be a whole number",
     "serving.concurrency=true": "serving.concurrency=true, but it must be a whole number",
-    "serving.prefix_cache=1": "serving.prefix_cache=1, but it must be true or false",
+    "serving.history_drafts=1": "serving.history_drafts=1, but it must be true or false",
     "output=xml": "output=xml, but it must be rich, text or json",
     "preparation.concurrency=0": "preparation.concurrency=0, but it must be auto or at least 1",
     "preparation.memory_bytes=12X": (
@@ -38,9 +38,9 @@ MISTAKES = {
     ),
     "sampling.logit_bias={5:200}": "sampling.logit_bias.5=200, but it must be at most 100",
     "sampling.stop=[1]": "sampling.stop.0=1, but it must be text",
-    "serving={port:1,prt:2}": "Unknown key 'serving.prt'. Did you mean serving.port?",
+    "serving={fixed_width:1,fixed_with:2}": "Unknown key 'serving.fixed_with'. Did you mean serving.fixed_width?",
     "recipe.target.geometry={width:1}": "Unknown key 'recipe.target.geometry.width'.",
-    "~serving.port": "serving.port is missing",
+    "~serving.concurrency": "serving.concurrency is missing",
     "recipe.target.type=nowhere.x:Y": "recipe.target.type=nowhere.x:Y cannot be imported: No module named 'nowhere'",
     "recipe.drafter.type=fake_recipe:Bare": (
         "recipe.drafter: fake_recipe:Bare has no Config: a part's class brings a pydantic model of that name"
@@ -58,16 +58,16 @@ def test_a_mistake_is_one_sentence(configure, word, sentence):
 
 def test_two_mistakes_are_two_lines(configure):
     with pytest.raises(ConfigError) as raised:
-        configure("serving.port=-1", "sampling.n=0")
+        configure("serving.mtp_draft_tokens=-1", "sampling.n=0")
     assert str(raised.value).splitlines() == [
-        "serving.port=-1, but it must be at least 0",
+        "serving.mtp_draft_tokens=-1, but it must be at least 0",
         "sampling.n=0, but it must be at least 1",
     ]
 
 
 def test_a_part_is_imported_only_when_an_override_leads_into_it():
     words = ["recipe=smollm2", "recipe.drafter.type=nowhere:Drafter"]
-    check([*words, "serving.port=1"], Library.beside(None))
+    check([*words, "serving.concurrency=1"], Library.beside(None))
     with pytest.raises(ConfigError, match="cannot be imported"):
         check([*words, "recipe.drafter.max_depth=1"], Library.beside(None))
 

@@ -1,4 +1,4 @@
-"""A whole core over a tiny random checkpoint, through config, plan, loader and device; arms differ in `serving` only."""
+"""A whole core over a tiny random checkpoint, through config, plan, loader and device; arms differ in `serving`."""
 
 from dataclasses import replace
 from pathlib import Path

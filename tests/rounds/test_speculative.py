@@ -117,10 +117,11 @@ def snapshot_of_others(many: Bench, cohort: list[int]) -> dict[str, torch.Tensor
     }
 
 
-def test_a_dead_lane_emits_nothing_and_says_so():
+@pytest.mark.parametrize("ending", [{"max_tokens": 2}, {"stop_ids": (TRUTH[0][1],)}], ids=["length", "stop"])
+def test_a_dead_lane_emits_nothing_and_says_so(ending):
     one = bench(WEIGHTS)
-    one.start(0, PROMPTS[0], replace(GREEDY, max_tokens=2))
-    assert one.round([0], 4, {0: TRUTH[0][1:4]})[0][Field.TERMINAL] == Terminal.LENGTH
+    one.start(0, PROMPTS[0], replace(GREEDY, **ending))
+    assert one.round([0], 4, {0: TRUTH[0][1:4]})[0][Field.TERMINAL] != Terminal.LIVE
     state = one.committed(0)
     record = one.round([0], 4, {0: TRUTH[0][2:5]})[0]
     assert record[Field.EMITTED] == 0

@@ -144,7 +144,7 @@ def test_a_response_whose_last_token_was_overwritten_links_to_nobody():
 
 
 def test_the_match_that_begins_last_wins_even_if_an_older_one_goes_on_later():
-    ring = History(9)
+    ring = History()
     older, newer = ring.open(), ring.open()
     ring.extend(older, [1, 2, 3, 4])
     ring.extend(newer, [1, 2, 3, 4, 6])
