@@ -61,13 +61,19 @@ class Parts:
 
 @dataclass(frozen=True)
 class Core:
-    """A prepared recipe: manifest, plan, storage and replayable graphs. Close it, or use it as a context manager."""
+    """A prepared recipe: manifest, plan, storage and replayable graphs. Close it, or use it as a context manager.
+
+    Attributes:
+        origin: the file or folder the weights were read from.
+        model: the bound parts, which the device's programs run over.
+    """
 
     recipe: str
     config: Config
     plan: Plan
     device: CpuDevice
     vocabulary: Vocabulary
+    origin: str
     model: Model
 
     @property
@@ -115,7 +121,7 @@ def build(config: Config, progress: Progress | None = None, *, whole_catalog: bo
     storage = load(parts, checkpoint, operators, config.preparation.linear_format, progress)
     model = bind(parts, storage, operators)
     device = replaying(parts.plan, model)
-    return Core(config.recipe.name, config, parts.plan, device, checkpoint.vocabulary(), model)
+    return Core(config.recipe.name, config, parts.plan, device, checkpoint.vocabulary(), checkpoint.origin, model)
 
 
 def replaying(plan: Plan, model: Model) -> CpuDevice:

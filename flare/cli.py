@@ -124,9 +124,11 @@ def _hydra(argv: list[str]) -> int:
     from flare.config.library import HOME
 
     mistakes: list[FlareError] = []
+    sweeps: list[Path] = []
 
     def attempt(tree: "DictConfig") -> None:
         """One job, whose failure is told at once and does not keep a sweep's other points from running."""
+        sweeps[:] = _sweep_folders()
         try:
             _job(tree)
         except FlareError as error:
@@ -143,7 +145,20 @@ def _hydra(argv: list[str]) -> int:
         raise ConfigError(sentence_of(error)) from error
     finally:
         sys.argv, os.environ["HYDRA_FULL_ERROR"] = before
+    for folder in sweeps:
+        from flare.actions.compare import after_sweep
+
+        after_sweep(folder)
     return MISTAKE if mistakes else 0
+
+
+def _sweep_folders() -> list[Path]:
+    """The folder that holds all points of the sweep this job belongs to; none for a single run."""
+    from hydra.core.hydra_config import HydraConfig
+    from hydra.types import RunMode
+
+    about: Any = HydraConfig.get()
+    return [Path(about.runtime.cwd) / about.sweep.dir] if about.mode == RunMode.MULTIRUN else []
 
 
 def _job(tree: "DictConfig") -> None:

@@ -17,14 +17,14 @@ STAGES = {"download": "downloading weights", "unpack": "unpacking weights", "loa
 @contextmanager
 def running_engine(config: Config) -> Iterator[Engine]:
     """An engine over a fresh core; both are closed at the end, whatever happens."""
-    with _prepared(config) as core, Engine(core) as engine:
+    with prepared(config) as core, Engine(core) as engine:
         yield engine
 
 
-def _prepared(config: Config) -> Core:
+def prepared(config: Config, *, whole_catalog: bool = False) -> Core:
     """Build with bars on standard error; silent where nobody looks."""
     if not sys.stderr.isatty():
-        return build(config)
+        return build(config, whole_catalog=whole_catalog)
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -39,4 +39,4 @@ def _prepared(config: Config) -> Core:
                 tasks[stage] = bars.add_task(STAGES.get(stage, stage), total=total)
             bars.update(tasks[stage], completed=done, total=total)
 
-        return build(config, progress)
+        return build(config, progress, whole_catalog=whole_catalog)

@@ -132,7 +132,9 @@ def plain_arm(config: Config) -> Arm:
 def own_arm(config: Config) -> Arm:
     """What `serving.*` says."""
     asked = config.serving
-    copies = next((name for name, pair in COPIES.items() if pair == (asked.history_drafts, asked.context_drafts)), "context")
+    copies = next(
+        (name for name, pair in COPIES.items() if pair == (asked.history_drafts, asked.context_drafts)), "context"
+    )
     width = str(asked.fixed_width or ("adaptive" if asked.adaptive_verification else config.depth() + 1))
     if asked.mtp_draft_tokens == 0:
         width = "ordinary"

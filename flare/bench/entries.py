@@ -103,11 +103,13 @@ def with_turn(entry: Entry, index: int, turn: Turn) -> Entry:
 
 
 def _entry(document: dict[str, Any]) -> Entry:
-    turns = tuple(
-        Turn(**{key: tuple(value) if isinstance(value, list) else value for key, value in turn.items()})
-        for turn in document["turns"]
-    )
+    turns = tuple(_turn(turn) for turn in document["turns"])
     return Entry(**{**document, "opening": tuple(document["opening"]), "turns": turns})
+
+
+def _turn(document: dict[str, Any]) -> Turn:
+    ids = {key: tuple(document[key]) for key in ("prompt_ids", "answer_ids")}
+    return Turn(**{**document, **ids})
 
 
 def _document(entry: Entry) -> dict[str, Any]:

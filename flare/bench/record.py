@@ -10,7 +10,6 @@ from dataclasses import replace
 
 from flare.bench.entries import CATEGORIES, Entry, Turn, read_entries, render, with_turn, write_entries
 from flare.build import prepare
-from flare.contract.vocabulary import Vocabulary
 from flare.runtime.engine import Engine
 from flare.runtime.results import Completion
 from flare.runtime.sampling import Sampling

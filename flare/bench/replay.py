@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flare.bench.arms import Arm, ArmCore, ArmDevice, Bench, arm_manifest
+from flare.bench.arms import Arm, Bench, arm_manifest
 from flare.bench.statistics import bootstrap, quartiles
 from flare.contract.device import FRAMES, Device
 from flare.contract.frames import RECORD_FIELDS, Arguments, Completion, Field, HostArray

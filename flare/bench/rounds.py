@@ -130,7 +130,8 @@ def _graphs(core: Core) -> dict[str, ExecutionGraph]:
     """One-lane rounds by name: every speculative width, and ordinary decoding."""
     single = [graph for graph in core.manifest.graphs if graph.batch_capacity == 1]
     widths = {str(graph.token_capacity): graph for graph in single if graph.kind == "speculative"}
-    return widths | {ORDINARY: graph for graph in single if graph.kind == "decode"}
+    decode = [graph for graph in single if graph.kind == "decode"]
+    return widths | ({ORDINARY: decode[0]} if decode else {})
 
 
 def _row(context: int, law: Law, name: str, seconds: list[float], one: list[float]) -> dict[str, Any]:

@@ -95,7 +95,9 @@ class _SplitDevice:
         return getattr(self._device, name)
 
 
-def stage_split(bench: Bench, arm: Arm, prompt_ids: Sequence[int], remembered: Sequence[Sequence[int]], tokens: int) -> list[dict[str, Any]]:
+def stage_split(
+    bench: Bench, arm: Arm, prompt_ids: Sequence[int], remembered: Sequence[Sequence[int]], tokens: int
+) -> list[dict[str, Any]]:
     """Milliseconds of each stage by width: medians with quartiles, and the share of the round."""
     clock = Clock()
     core = timed_core(bench.core, clock)
@@ -117,7 +119,7 @@ def _is_round(graph: ExecutionGraph) -> bool:
 
 
 def _row(arm: Arm, width: int, spents: list[dict[str, float]]) -> dict[str, Any]:
-    names = list(dict.fromkeys(name for stages in STAGES.values() for name in stages.values())) + [OTHER]
+    names = [*dict.fromkeys(name for stages in STAGES.values() for name in stages.values()), OTHER]
     total = sum(sum(spent.values()) for spent in spents)
     stages = {}
     for name in names:

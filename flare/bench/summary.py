@@ -1,4 +1,4 @@
-"""From observations to rows: paired ratios, what was accepted, what a width costs. Tables and plots are drawn from it."""
+"""From observations to rows: paired ratios, what was accepted, what a width costs; tables and plots show these."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -6,7 +6,7 @@ from statistics import median
 from typing import Any
 
 from flare.bench.arms import PLAIN
-from flare.bench.paired import Observation
+from flare.bench.paired import RECIPE, Observation
 from flare.bench.statistics import LOOPING_SHARE, Estimate, bootstrap
 
 FIRST_TURN, LATER_TURNS = "code_editing, turn 1", "code_editing, later turns"
@@ -56,9 +56,16 @@ def kind_of(observation: Observation) -> str:
     return FIRST_TURN if observation.turn == 1 else LATER_TURNS
 
 
-def bar_of(kind: str, copies: str, setting: str) -> float | None:
-    """What must be reached under recipe sampling; identical repeats meet no bar."""
-    if setting != "recipe sampling" or kind == "identical_repeat" or copies not in ("history", "both"):
+def bar_of(kind: str, own: Observation) -> float | None:
+    """What the adaptive policy must reach with copies under recipe sampling; identical repeats meet no bar.
+
+    A fixed width holds no graph of width one, so it pays for its width where nothing can be copied; it is shown for
+    comparison.
+    """
+    copies = own.copies
+    if own.width != "adaptive" or copies not in ("history", "both"):
+        return None
+    if own.setting != RECIPE.name or kind == "identical_repeat":
         return None
     if kind == LATER_TURNS or (kind == FIRST_TURN and copies == "both"):
         return FASTER
@@ -94,7 +101,7 @@ def _row(key: tuple[str, str, str], group: list[Observation], plain: Sequence[Ob
         width=group[0].width,
         copies=group[0].copies,
         ratio=bootstrap(ratios),
-        bar=None if arm == PLAIN else bar_of(kind, group[0].copies, setting),
+        bar=bar_of(kind, group[0]),
         looping=len(circles),
         failed=len(failed),
         tokens_per_s=_median(own.tokens_per_s for own in answered),

@@ -27,7 +27,7 @@ class Workload(Section):
     entries: Count | None = Field(description="most conversations of a category; null takes all")
     budget_tokens: Count | None = Field(description="most tokens of one answer; null keeps each turn's own budget")
     repeats: Count = Field(description="times every turn is answered by every arm")
-    greedy: bool = Field(description="also measure the arms at temperature 0, in a table of their own")
+    greedy: bool = Field(description="also measure the arms at temperature 0, once, in a table of their own")
     pairs: Count = Field(description="ABAB pairs of overhead and versus")
     contexts: tuple[Count, ...] = Field(strict=False, min_length=1, description="context lengths of the round costs")
     rounds: Count = Field(description="timed rounds of each width, law and context")

@@ -42,8 +42,8 @@ class GroupedQueryAttention:
                 ),
             ),
             state=(
-                PagedState(f"{self.name}.keys", entry, self.dtype),
-                PagedState(f"{self.name}.values", entry, self.dtype),
+                PagedState(f"{self.name}.keys", entry, self.dtype, heads_outermost=True),
+                PagedState(f"{self.name}.values", entry, self.dtype, heads_outermost=True),
             ),
         )
 

@@ -1,4 +1,4 @@
-"""Bounds and shapes of what operators keep in a form of their own: packed linears and attention pages.
+"""Bounds and shapes of what operators keep in a form of their own: packed linears.
 
 Packed storage is opaque (a library decides its layout), so the plan declares an upper bound and reports it apart.
 """
@@ -44,14 +44,6 @@ def check_linear_format(rows: int, columns: int, linear_format: str) -> None:
             f"preparation.linear_format=int4 needs outputs in multiples of {_INT4_ROWS} and inputs in multiples of "
             f"{INT4_GROUP}, and this recipe has a linear of {rows} x {columns}; dense takes any shape"
         )
-
-
-def page_shape(kv_heads: int, head_dim: int) -> tuple[int, int]:
-    """What one token keeps in a page of keys, and in one of values: storage is [pages + 1, 64, kv_heads, head_dim].
-
-    Tokens outermost make a run of consecutive pages one strided view per head, and a page one contiguous copy.
-    """
-    return kv_heads, head_dim
 
 
 def _filled(size: int) -> int:

@@ -63,9 +63,18 @@ def _allocate(declared: Iterable[Declarations], extent: Extent, device: torch.de
                 continue
             assert state.name not in tensors, f"declared twice: {state.name}"
             shape, dtype = storage_shape(state, extent), torch_dtype(state.dtype)
-            # Pages are written before they are read; leaving them untouched lets the system map them on first use.
-            fresh = torch.empty if isinstance(state, PagedState) else torch.zeros
-            tensors[state.name] = fresh(shape, dtype=dtype, device=device)
+            if isinstance(state, PagedState):
+                tensors[state.name] = _pages(shape, dtype, device, state.heads_outermost)
+            else:
+                tensors[state.name] = torch.zeros(shape, dtype=dtype, device=device)
     if scratch_bytes:
         tensors["scratch"] = torch.empty(scratch_bytes, dtype=torch.uint8, device=device)
     return tensors
+
+
+def _pages(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, heads_outermost: bool) -> Tensor:
+    """Pages are written before they are read; leaving them untouched lets the system map them on first use."""
+    if not heads_outermost:
+        return torch.empty(shape, dtype=dtype, device=device)
+    pages, tokens, heads, *entry = shape
+    return torch.empty((heads, pages, tokens, *entry), dtype=dtype, device=device).movedim(0, 2)

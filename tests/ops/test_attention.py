@@ -36,8 +36,10 @@ def past(geometry: tuple[int, int, int], tokens: int, dtype: torch.dtype, seed: 
 
 
 def poisoned_pools(past: Past) -> tuple[Tensor, Tensor]:
-    shape = (PAGES + 1, 64, *past.k.shape[1:])
-    return torch.full(shape, torch.nan, dtype=past.k.dtype), torch.full(shape, torch.nan, dtype=past.k.dtype)
+    """Heads outermost in memory, as the arena lays them out."""
+    heads, dim = past.k.shape[1:]
+    pools = torch.full((2, heads, PAGES + 1, 64, dim), torch.nan, dtype=past.k.dtype).movedim(1, 3)
+    return pools[0], pools[1]
 
 
 def flat_index(table: list[int], positions: Tensor) -> Tensor:

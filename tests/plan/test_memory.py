@@ -19,7 +19,7 @@ DECLARED = (
         Declarations(
             weights=(Weight("norm", (24,), "float32"), Weight("big", (40, 24), "bfloat16", linear=True)),
             state=(
-                PagedState("keys", (2, 6), "bfloat16"),
+                PagedState("keys", (2, 6), "bfloat16", heads_outermost=True),
                 PagedState("values", (2, 6), "float32"),
                 SlotState("recurrent", (3, 5), "float32", columns=8),
                 SlotState("tail", (5,), "float64"),

@@ -1,7 +1,8 @@
 """Card of `write_pages` and `paged_attention`: grouped-query attention over keys and values kept in pages of 64 tokens.
 
 axes     B lanes, W rows per lane, R = B × W, Hq query heads, Hk key heads (Hq a multiple), D head width, P page slots
-inputs   k_pages, v_pages [pages + 1, 64, Hk, D] contiguous, the null page last
+inputs   k_pages, v_pages [pages + 1, 64, Hk, D], the null page last; any strides under which pages and
+         tokens merge into one axis (quickest with heads outermost in memory)
          `write_pages`: k, v [R, Hk, D], index [R] int64 = page · 64 + offset (null page for inactive rows)
          `paged_attention`: q [B, W, Hq, D], page_tables [B, P] int32 or int64, lengths [B] committed tokens N,
          counts [B] active rows of each lane (the first ones; 0 for a dead lane), scale of the scores

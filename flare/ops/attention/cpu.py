@@ -26,7 +26,10 @@ _flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 
 @dataclass(frozen=True)
 class _Past:
-    """What the rows of one lane see: pages [≥ pages, 64, Hk, D] from page `start` on; row 0 is at position `first`."""
+    """What the rows of one lane see: pages [≥ pages, 64, Hk, D] from page `start` on; row 0 is at position `first`.
+
+    Keys and values share their strides.
+    """
 
     keys: Tensor
     values: Tensor
@@ -104,7 +107,8 @@ def _attend(q: Tensor, past: _Past, scale: float) -> Tensor:
     heads, rows, group, dim = q.shape
     tokens = -(-(past.first + rows) // PAGE_TOKENS) * PAGE_TOKENS
     mask = causal_mask(past.first, rows, group, max(rows * group, 4), q.dtype)
-    keys, values = past.views((1, heads, tokens, dim), (0, dim, heads * dim, 1))
+    _, token_stride, head_stride, _ = past.keys.stride()
+    keys, values = past.views((1, heads, tokens, dim), (0, head_stride, token_stride, 1))
     y = _flash(_fill(q, mask.shape[0]), keys, values, 0.0, False, attn_mask=mask, scale=scale)[0]
     return y[0, :, : rows * group].view(heads, rows, group, dim)
 
@@ -114,7 +118,8 @@ def _attend_by_page(q: Tensor, past: _Past, scale: float) -> Tensor:
     heads, rows, group, dim = q.shape
     mask, unseen = paged_mask(past.first, rows, group, -(-rows * group // 32) * 32, q.dtype)
     pages, filled = mask.shape[0], mask.shape[2]
-    keys, values = past.views((pages, heads, PAGE_TOKENS, dim), (PAGE_TOKENS * heads * dim, dim, heads * dim, 1))
+    page_stride, token_stride, head_stride, _ = past.keys.stride()
+    keys, values = past.views((pages, heads, PAGE_TOKENS, dim), (page_stride, head_stride, token_stride, 1))
     queries = _fill(q, filled).expand(pages, -1, -1, -1)
     partial, log_sum = _flash(queries, keys, values, 0.0, False, attn_mask=mask, scale=scale)
     share = torch.softmax(log_sum + unseen, dim=0)
