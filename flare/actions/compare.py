@@ -28,23 +28,29 @@ class Point(NamedTuple):
 
 
 def after_sweep(folder: Path) -> None:
-    """Print the comparison and, for a benchmark, keep it as `comparison.html` in the sweep's folder."""
+    """Print the comparison and, for a benchmark, keep it as `comparison.html` in the sweep's folder.
+
+    Nothing is printed where `output` is not rich, since programs read those, nor where no point has a result.
+    """
     jobs = sorted((path.parent.parent for path in folder.glob("*/.hydra/config.yaml")), key=_number)
     if not jobs:
         return
-    action = yaml.safe_load((jobs[0] / ".hydra" / "config.yaml").read_text(encoding="utf-8"))["action"]
-    if action not in READ:
+    config = yaml.safe_load((jobs[0] / ".hydra" / "config.yaml").read_text(encoding="utf-8"))
+    action = config["action"]
+    points = list(read_points(jobs, READ[action])) if action in READ else []
+    if not any(point.rows for point in points):
         return
-    points = list(read_points(jobs, READ[action]))
     console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
     table = comparison(points)
-    console.print(table)
+    if config["output"] == "rich":
+        console.print(table)
     if action == "bench":
         kinds = dict.fromkeys(kind for point in points for kind in point.rows)
         drawn = [(kind, bars_of(points, kind)) for kind in kinds]
         page = sweep_page("Sweep: tokens per second over plain decoding", drawn, table)
         (folder / PAGE).write_text(page, encoding="utf-8")
-        console.print(str(folder / PAGE), soft_wrap=True)
+        if config["output"] == "rich":
+            console.print(str(folder / PAGE), soft_wrap=True)
 
 
 def read_points(jobs: list[Path], read: Callable[[Path], Rows]) -> Iterator[Point]:

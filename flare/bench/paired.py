@@ -5,6 +5,7 @@ plain run close to it in time; the arms' order turns round from block to block. 
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import count
 from time import perf_counter
@@ -132,12 +133,14 @@ def order(plain: Arm, arms: Sequence[Arm], reverse: bool) -> Iterator[Arm]:
 
 
 def warm_up(session: Session) -> None:
-    """Each arm answers once, unmeasured; adaptive arms also learn what each width costs from these rounds."""
+    """Each arm answers once, unmeasured, the last turn of the conversation with the most: what copies can help with."""
+    entry = max(session.entries, key=lambda entry: len(entry.turns))
+    index = len(entry.turns) - 1
+    budget = min(WARM_UP_TOKENS, session.cap_tokens or WARM_UP_TOKENS)
     for arm in (session.plain, *session.arms):
-        for entry in session.entries[:1]:
-            engine, _ = session.bench.open(arm, [turn.prompt_ids for turn in entry.turns])
-            with engine:
-                engine.generate(list(entry.turns[0].prompt_ids), Sampling(max_tokens=WARM_UP_TOKENS, ignore_eos=True))
+        engine, _ = session.bench.open(arm, entry.remembered(index))
+        with engine, suppress(FlareError):  # what is refused here is refused, and told, where it is measured
+            engine.generate(list(entry.turns[index].prompt_ids), Sampling(max_tokens=budget, ignore_eos=True))
 
 
 def observe(session: Session, arm: Arm, place: Place) -> Observation:

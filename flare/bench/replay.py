@@ -16,6 +16,8 @@ from flare.runtime.engine import Engine
 from flare.runtime.results import Completion as Answer
 from flare.runtime.sampling import Sampling
 
+MOST_RATIO = 1.05  # of the engine over its bare replay
+
 
 class Step(NamedTuple):
     """One submission: its graph, and the argument arrays as they were, by name."""
@@ -133,8 +135,9 @@ def overhead(bench: Bench, work: Work, pairs: int) -> dict[str, Any]:
         if pair:
             engine_s.append(spent)
             bare_s.append(floor)
-    rounds = len(answer.rounds)
+    rounds = max(1, len(answer.rounds))
     ratios = [own / bare for own, bare in zip(engine_s, bare_s, strict=True)]
+    estimate = bootstrap(ratios)
     between = [(own - bare) / rounds * 1e6 for own, bare in zip(engine_s, bare_s, strict=True)]
     return {
         "arm": work.arm.name,
@@ -142,7 +145,9 @@ def overhead(bench: Bench, work: Work, pairs: int) -> dict[str, Any]:
         "rounds": rounds,
         "engine_s": engine_s,
         "bare_s": bare_s,
-        "ratio": _as_json(bootstrap(ratios)),
+        "ratio": _as_json(estimate),
+        "bar": MOST_RATIO,
+        "holds": None if estimate is None else estimate.median <= MOST_RATIO,
         "host_us_per_round": _as_json(bootstrap(between)),
         "idle_device_us": _as_json(quartiles([1e6 * seconds for seconds in recorder.host_s])),
     }

@@ -1,8 +1,8 @@
 """What a wide round costs: widths against width one at one context, in interleaved rounds of one request.
 
 A request is driven launch by launch, without an engine, so that every round has the wanted width and offers as many
-drafts as it holds. Rounds commit what they accept, so the context grows by a few tokens per round around the length
-that is named.
+drafts as it holds. Rounds commit at least one token each, so the prompt is cut short by half of them: the context
+grows through the length that is named.
 """
 
 from collections.abc import Sequence
@@ -17,6 +17,7 @@ from flare.config.config import Config
 from flare.contract.device import Device
 from flare.contract.frames import Source
 from flare.contract.manifest import ExecutionGraph
+from flare.errors import ConfigError
 from flare.runtime.catalog import Catalog
 from flare.runtime.copies import NOTHING, Copies, Offer
 from flare.runtime.frames.writing import FrameWriter
@@ -30,6 +31,8 @@ from flare.runtime.settling import settle
 FRAME = 0
 WARM_UP_ROUNDS = 2
 ORDINARY = "ordinary"
+SHOWN_WIDTHS = (1, 2, 4)  # beside the widest
+MOST_RATIO = 1.25  # of a wide round over width one, under recipe sampling
 
 
 class Law(NamedTuple):
@@ -99,15 +102,27 @@ def round_costs(core: Core, text_ids: Sequence[int], contexts: Sequence[int], ro
     found = []
     for context in contexts:
         for law in (RECIPE, TOP_P_ONLY):
-            taken = interleaved(core, prompt_of(text_ids, context), law, rounds)
+            growth = (WARM_UP_ROUNDS + rounds) * len(_graphs(core))
+            prompt = prompt_of(text_ids, max(2, context - growth // 2))
+            taken = interleaved(core, prompt, law, rounds)
             found += [_row(context, law, name, seconds, taken["1"]) for name, seconds in taken.items()]
     return found
 
 
 def interleaved(core: Core, prompt_ids: Sequence[int], law: Law, rounds: int) -> dict[str, list[float]]:
-    """Seconds of each round by width, in turns: every width once, then every width once more, in reversed order."""
+    """Seconds of each round by width, in turns: every width once, then every width once more, in reversed order.
+
+    Raises:
+        ConfigError: the core's context cannot hold the prompt and all that the rounds may emit.
+    """
     graphs = _graphs(core)
     budget = (WARM_UP_ROUNDS + rounds) * sum(graph.token_capacity for graph in graphs.values()) + 1
+    most = core.manifest.extent.context
+    if len(prompt_ids) + budget > most:
+        raise ConfigError(
+            f"workload.rounds={rounds} at a context of {len(prompt_ids)} may emit {budget} tokens, but "
+            f"preparation.context_length is {most}: measure fewer rounds, or prepare a longer context"
+        )
     driver = Driver(core, prompt_ids, replace(law.sampling, seed=11, max_tokens=budget, ignore_eos=True))
     taken: dict[str, list[float]] = {name: [] for name in graphs}
     for index in range(WARM_UP_ROUNDS + rounds):
@@ -127,21 +142,26 @@ def prompt_of(text_ids: Sequence[int], context: int) -> list[int]:
 
 
 def _graphs(core: Core) -> dict[str, ExecutionGraph]:
-    """One-lane rounds by name: every speculative width, and ordinary decoding."""
+    """One-lane rounds by name: a few speculative widths up to the widest, and ordinary decoding."""
     single = [graph for graph in core.manifest.graphs if graph.batch_capacity == 1]
-    widths = {str(graph.token_capacity): graph for graph in single if graph.kind == "speculative"}
+    shown = {*SHOWN_WIDTHS, core.manifest.extent.width}
+    speculative = [graph for graph in single if graph.kind == "speculative" and graph.token_capacity in shown]
+    widths = {str(graph.token_capacity): graph for graph in speculative}
     decode = [graph for graph in single if graph.kind == "decode"]
     return widths | ({ORDINARY: decode[0]} if decode else {})
 
 
 def _row(context: int, law: Law, name: str, seconds: list[float], one: list[float]) -> dict[str, Any]:
     ratio = bootstrap([own / other for own, other in zip(seconds, one, strict=True)])
+    bar = MOST_RATIO if law is RECIPE and name not in ("1", ORDINARY) else None
     return {
         "context": context,
         "law": law.name,
         "width": name,
         "ms": _json(quartiles([1e3 * value for value in seconds])),
         "ratio": _json(ratio),
+        "bar": bar,
+        "holds": None if bar is None or ratio is None else ratio.median <= bar,
         "seconds": seconds,
     }
 

@@ -54,6 +54,14 @@ Side = Callable[[Task, int], Run]
 """A way to generate a task's tokens with a seed."""
 
 
+class Other(NamedTuple):
+    """Another engine, and the least ratio of its time per token over ours that is asked for."""
+
+    name: str
+    side: Side
+    bar: float | None = None
+
+
 def versus(bench: Bench, plain: Sequence[Entry], editing: Sequence[Entry], tokens: int, pairs: int) -> dict[str, Any]:
     """Every comparison that can be made here, with all samples; reasons for the others.
 
@@ -73,15 +81,16 @@ def versus(bench: Bench, plain: Sequence[Entry], editing: Sequence[Entry], token
     if reason is None:
         model = hugging_face(core)
         theirs, lookup = generate_side(model, core), generate_side(model, core, LOOKUP_TOKENS)
-        found["comparisons"].append(compare("plain decoding", ("transformers generate", theirs), ours, simple, pairs))
-        named = (f"transformers prompt_lookup_num_tokens={LOOKUP_TOKENS}", lookup)
-        found["comparisons"].append(compare("code editing with copies", named, copies, edits, pairs))
+        other = Other("transformers generate", theirs, bar=1.5)
+        found["comparisons"].append(compare("plain decoding", other, ours, simple, pairs))
+        other = Other(f"transformers prompt_lookup_num_tokens={LOOKUP_TOKENS}", lookup, bar=1.0)
+        found["comparisons"].append(compare("code editing with copies", other, copies, edits, pairs))
     else:
         found["skipped"]["transformers"] = reason
     reason = missing("xllamacpp", core)
     if reason is None:
-        with_cpp = llama_cpp_side(core)
-        found["comparisons"].append(compare("plain decoding", ("llama.cpp, same GGUF", with_cpp), ours, simple, pairs))
+        other = Other("llama.cpp, same GGUF", llama_cpp_side(core))
+        found["comparisons"].append(compare("plain decoding", other, ours, simple, pairs))
     else:
         found["skipped"]["llama.cpp"] = reason
     return found
@@ -111,9 +120,9 @@ def missing(package: str, core: Core) -> str | None:
     return None
 
 
-def compare(what: str, other: tuple[str, Side], ours: Side, work: Sequence[Task], pairs: int) -> dict[str, Any]:
+def compare(what: str, other: Other, ours: Side, work: Sequence[Task], pairs: int) -> dict[str, Any]:
     """Run both sides in turns, theirs first in every other pair, after one unmeasured run of each."""
-    name, theirs = other
+    theirs = other.side
     ours(work[0], 0)
     theirs(work[0], 0)
     samples = []
@@ -123,10 +132,13 @@ def compare(what: str, other: tuple[str, Side], ours: Side, work: Sequence[Task]
             order = list(sides) if pair % 2 else list(reversed(sides))
             runs = {side: sides[side](task, 1 + pair) for side in order}
             samples.append({"entry": task.entry, "turn": task.turn, "pair": pair, **_sample(runs)})
+    ratio = bootstrap([sample["ratio"] for sample in samples])
     return {
         "what": what,
-        "other": name,
-        "ratio": _json(bootstrap([sample["ratio"] for sample in samples])),
+        "other": other.name,
+        "ratio": _json(ratio),
+        "bar": other.bar,
+        "holds": None if other.bar is None or ratio is None else ratio.median >= other.bar,
         "total_ratio": _json(bootstrap([sample["total_ratio"] for sample in samples])),
         "ours_ms": _json(quartiles([sample["ours_ms"] for sample in samples])),
         "theirs_ms": _json(quartiles([sample["theirs_ms"] for sample in samples])),
@@ -155,6 +167,8 @@ def hugging_face(core: Core) -> Any:
     """The same file as transformers' own model, dequantised to the core's dtype."""
     file = Path(core.origin)
     transformers = import_module("transformers")
+    transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.set_verbosity_error()
     options: dict[str, Any] = {"dtype": getattr(torch, core.plan.dtype), "attn_implementation": "sdpa"}
     if hasattr(transformers, "GgufConfig"):  # versions that have it would keep the weights packed, and be slow
         options["quantization_config"] = transformers.GgufConfig(dequantize=True)

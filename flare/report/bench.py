@@ -84,33 +84,34 @@ def stages_tables(part: list[Document]) -> Iterator[Table]:
 
 def rounds_tables(part: list[Document]) -> Iterator[Table]:
     """Round costs by context and law."""
-    table = _table("Cost of a round", "context", "law", "width", "ms (quartiles)", "over width 1 (95 %)", "rounds")
+    columns = ("context", "law", "width", "ms (quartiles)", "over width 1 (95 %)", "bar", "rounds")
+    table = _table("Cost of a round", *columns)
     group = None
     for row in part:
         if group not in (None, (row["context"], row["law"])):
             table.add_section()
         group = (row["context"], row["law"])
-        samples = str(row["ms"]["samples"])
         table.add_row(
-            str(row["context"]), row["law"], row["width"], interval(row["ms"]), interval(row["ratio"]), samples
+            str(row["context"]),
+            row["law"],
+            row["width"],
+            interval(row["ms"]),
+            interval(row["ratio"]),
+            verdict(row, "≤"),
+            str(row["ms"]["samples"]),
         )
     yield table
 
 
 def overhead_tables(part: list[Document]) -> Iterator[Table]:
     """The engine over its bare replay."""
-    table = _table(
-        "Engine over a bare replay of its own graphs",
-        "arm",
-        "ratio (95 %)",
-        "pairs",
-        "engine µs/round",
-        "idle device µs",
-    )
+    columns = ("arm", "ratio (95 %)", "bar", "pairs", "engine µs/round", "idle device µs")
+    table = _table("Engine over a bare replay of its own graphs", *columns)
     for row in part:
         table.add_row(
             row["arm"],
             interval(row["ratio"], 3),
+            verdict(row, "≤"),
             str(row["ratio"]["samples"]),
             interval(row["host_us_per_round"], 0),
             interval(row["idle_device_us"], 0),
@@ -120,15 +121,18 @@ def overhead_tables(part: list[Document]) -> Iterator[Table]:
 
 def versus_tables(part: Document) -> Iterator[Table]:
     """Other engines: above 1 this one is faster."""
-    table = _table(
-        "Other engines on the same weights", "work", "other", "theirs over ours (95 %)", "with prompt", "ours ms/token",
-        "theirs ms/token", "pairs",
-    )  # fmt: skip
+    columns = ("work", "other", "theirs over ours (95 %)", "bar", "with prompt", "ours ms", "theirs ms", "pairs")
+    table = _table("Other engines on the same weights, time per token", *columns)
     for row in part["comparisons"]:
-        ours, theirs = interval(row["ours_ms"]), interval(row["theirs_ms"])
-        samples = str(row["ratio"]["samples"])
         table.add_row(
-            row["what"], row["other"], interval(row["ratio"]), interval(row["total_ratio"]), ours, theirs, samples
+            row["what"],
+            row["other"],
+            interval(row["ratio"]),
+            verdict(row),
+            interval(row["total_ratio"]),
+            interval(row["ours_ms"]),
+            interval(row["theirs_ms"]),
+            str(row["ratio"]["samples"]),
         )
         for turn in row["by_turn"]:
             table.add_row("", f"  {turn['entry']}, turn {turn['turn']}", interval(turn["ratio"]))
@@ -144,11 +148,11 @@ def interval(estimate: Document | None, digits: int = 2) -> str:
     return f"{estimate['median']:.{digits}f} ({estimate['low']:.{digits}f}–{estimate['high']:.{digits}f})"
 
 
-def verdict(row: Document) -> str:
+def verdict(row: Document, sign: str = "≥") -> str:
     """The bar of a row and whether its median holds it."""
     if row["bar"] is None:
         return ""
-    return f"≥ {row['bar']:.2f} {'yes' if row['holds'] else 'open' if row['holds'] is None else 'NO'}"
+    return f"{sign} {row['bar']:.2f} {'yes' if row['holds'] else 'open' if row['holds'] is None else 'NO'}"
 
 
 def left_out(row: Document) -> str:

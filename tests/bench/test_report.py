@@ -18,6 +18,7 @@ def document(speed=15.0, failed=False):
     error = {"error": "no pages left"} if failed else {}
     seen = [observed("plain", 0, 0, 10), observed("own", 0, 1, speed, depths=((4, 3),), **error)]
     estimate = {"median": 1.02, "low": 1.0, "high": 1.04, "samples": 9}
+    bar = {"bar": 1.25, "holds": True}
     return {
         "recipe": "smollm2", "weights": "a.gguf", "dtype": "bfloat16", "linear_format": "dense",
         "device": {"cores": 2}, "versions": {"torch": "2"}, "command": "flare <x>", "started": "now",
@@ -28,9 +29,11 @@ def document(speed=15.0, failed=False):
                 "width_costs": width_costs(seen),
                 "observations": [each.to_json() for each in seen],
             },
-            "rounds": [{"context": 256, "law": "recipe sampling", "width": "8", "ms": estimate, "ratio": estimate}],
+            "rounds": [
+                {"context": 256, "law": "recipe sampling", "width": "8", **bar, "ms": estimate, "ratio": estimate}
+            ],
             "overhead": [
-                {"arm": "plain", "ratio": estimate, "host_us_per_round": estimate, "idle_device_us": estimate}
+                {"arm": "plain", **bar, "ratio": estimate, "host_us_per_round": estimate, "idle_device_us": estimate}
             ],
             "stages": [
                 {"arm": "a", "width": 8, "rounds": 3, "stages": {"verify": {"median": 20.0, "share": 0.9}}}
@@ -68,7 +71,7 @@ def sweep(folder, action, results):
     for number, (width, result) in enumerate(results.items()):
         hydra = folder / str(number) / ".hydra"
         hydra.mkdir(parents=True)
-        (hydra / "config.yaml").write_text(yaml.safe_dump({"action": action}))
+        (hydra / "config.yaml").write_text(yaml.safe_dump({"action": action, "output": "rich"}))
         words = ["+recipe=smollm2", f"++action={action}", f"++serving.fixed_width={width}"]
         (hydra / "overrides.yaml").write_text(yaml.safe_dump(words))
         for name, text in result.items():

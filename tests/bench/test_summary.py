@@ -75,7 +75,9 @@ def test_an_arm_without_a_pair_is_open():
     ],
 )
 def test_bars_stand_where_the_issue_asks_for_them(changes, bar):
-    row = next(row for row in ratio_rows([observed("a", 0, 1, 1, **changes)]) if row.arm == "a")
+    row = next(
+        row for row in ratio_rows([observed("plain", 0, 0, 1), observed("a", 0, 1, 1, **changes)]) if row.arm == "a"
+    )
     assert row.bar == bar
 
 

@@ -58,7 +58,7 @@ def _linear_blocked(x: Tensor, payload: Tensor) -> Tensor:
     rows = x.shape[0]
     if rows >= _BLOCKED_ROWS:
         return _blocked_linear(x, payload, None, "none", [], "")
-    filled = functional.pad(x, (0, 0, 0, _BLOCKED_ROWS - rows))
+    filled = torch.constant_pad_nd(x, (0, 0, 0, _BLOCKED_ROWS - rows))
     return _blocked_linear(filled, payload, None, "none", [], "")[:rows]
 
 
