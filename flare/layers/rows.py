@@ -34,6 +34,14 @@ class Rows:
 
 
 @dataclass(frozen=True)
+class RoundShape:
+    """The largest round of a core: what a layer's candidate buffers must hold."""
+
+    lanes: int
+    width: int
+
+
+@dataclass(frozen=True)
 class Hidden:
     """What the target computed for R rows: `output` [R, H] feeds the head, `feedback` [R, F] feeds a drafter."""
 

@@ -54,7 +54,7 @@ class Target(Protocol):
         ...
 
     def prefill(self, rows: Rows) -> Hidden:
-        """Run rows that will all be committed (a prompt chunk)."""
+        """Run and commit the active rows of a prompt chunk; no `commit` follows."""
         ...
 
     def verify(self, rows: Rows) -> Hidden:

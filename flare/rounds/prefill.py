@@ -63,7 +63,6 @@ def _consume(model: Model, graph: ExecutionGraph, rows: Rows, tail: Tail) -> Hid
     hidden = model.target.prefill(rows)
     if model.drafter is not None and graph.speculation_enabled is not False:
         model.drafter.absorb(_chunk_pairs(rows, hidden, tail))
-    model.target.commit(rows, rows.counts)
     return hidden
 
 
