@@ -61,7 +61,7 @@ def resume(model: Model, graph: ExecutionGraph, frame: Frame) -> None:
 def _consume(model: Model, graph: ExecutionGraph, rows: Rows, tail: Tail) -> Hidden:
     """Run the chunk through the target and, in a drafting core, feed the drafter its committed pairs."""
     hidden = model.target.prefill(rows)
-    if model.drafter is not None and graph.speculation_enabled is not False:
+    if model.drafter is not None and model.drafter.absorbs and graph.speculation_enabled is not False:
         model.drafter.absorb(_chunk_pairs(rows, hidden, tail))
     return hidden
 

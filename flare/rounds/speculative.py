@@ -37,7 +37,7 @@ def speculative_round(model: Model, graph: ExecutionGraph, frame: Frame) -> None
         laws, DraftLaw(offer.probs, offer.point & drafted), inputs[:, 1:], draws.seeds, draws.offsets
     )
     emission = requests.clip(tokens, accepted, lanes)
-    if model.drafter is not None:
+    if model.drafter is not None and model.drafter.absorbs:
         model.drafter.absorb(committed_pairs(tail, verified, emission, inputs))
     model.target.commit(rows, emission.count)
     requests.commit(lanes, emission.count, last_feedback(verified, emission), emission)
