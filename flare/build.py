@@ -20,6 +20,7 @@ from flare.device.cpu import CpuDevice, Program
 from flare.device.memory import available_bytes
 from flare.drafting.contract import Drafter
 from flare.errors import PlanError
+from flare.layers.rows import RoundShape
 from flare.layers.storage import Storage
 from flare.layers.target import Target
 from flare.ops.operators import Operators
@@ -133,11 +134,13 @@ def replaying(plan: Plan, model: Model) -> CpuDevice:
 def plan_parts(config: Config, *, whole_catalog: bool = False) -> Parts:
     """Steps one to five: parts without storage, declarations, catalog, memory plan; refuses what does not fit."""
     name, dtype = _device(config), config.dtype()
-    target: Target = config.recipe.target.type(config.recipe.target.settings, dtype)
-    drafter = _drafter(config)
-    prepared = catalog(_catalog_request(config, name, drafter))
+    prepared = catalog(_catalog_request(config, name))
     graphs = prepared if whole_catalog else selected_graphs(prepared, selection(config))
-    extent = _extent(config, graphs, target.vocab)
+    extent = _extent(config, graphs)
+    rounds = RoundShape(extent.lanes, extent.width, extent.chunk)
+    target: Target = config.recipe.target.type(config.recipe.target.settings, dtype, rounds)
+    drafter = _drafter(config, target)
+    extent = replace(extent, vocab=target.vocab)
     declared = declarations(target, drafter, extent, round_rows(graphs), dtype)
     memory = _memory(config, name, declared, extent)
     manifest = Manifest(graphs, replace(extent, pages=memory.pages))
@@ -152,7 +155,7 @@ def declarations(
         ("target", target.declare()),
         ("drafter", drafter.declare() if drafter is not None else Declarations()),
         ("requests", declare_requests(extent, target.feedback_width, dtype)),
-        ("rounds", declare_buffers(extent, rows, law_dtype(dtype))),
+        ("rounds", declare_buffers(extent, rows, law_dtype(dtype), learned=drafter is not None and drafter.absorbs)),
     )
 
 
@@ -160,12 +163,14 @@ def load(
     parts: Parts, checkpoint: Checkpoint, operators: Operators, linear_format: str, progress: Progress | None = None
 ) -> Storage:
     """Check headers, allocate what was planned, read and pack the weights."""
-    read, dtype = parts.target.stored(checkpoint), torch_dtype(parts.plan.dtype)
+    readers = {"target": parts.target.stored(checkpoint)}
+    if parts.drafter is not None:
+        readers["drafter"] = parts.drafter.stored(checkpoint)
     weights: dict[str, Tensor] = {}
     linears = {}
-    declared = [weight for _, declared in parts.declared for weight in declared.weights]
-    for done, weight in enumerate(declared, 1):
-        tensor = read(weight.name).to(dtype)
+    declared = [(readers[part], weight) for part, declared in parts.declared for weight in declared.weights]
+    for done, (read, weight) in enumerate(declared, 1):
+        tensor = read(weight.name).to(torch_dtype(weight.dtype))
         assert tuple(tensor.shape) == weight.shape, (weight.name, tensor.shape, weight.shape)
         if weight.linear:
             linears[weight.name] = operators.pack_linear(tensor, weight.packed_format(linear_format))
@@ -191,6 +196,7 @@ def bind(parts: Parts, storage: Storage, operators: Operators) -> Model:
         requests=RequestTable(storage.state, extent),
         logits=storage.state["round.logits"],
         laws=storage.state["round.laws"],
+        proposals=storage.state.get("round.proposals"),
         extent=extent,
     )
 
@@ -207,13 +213,16 @@ def _device(config: Config) -> DeviceName:
     return name
 
 
-def _drafter(config: Config) -> Drafter | None:
+def _drafter(config: Config, target: Target) -> Drafter | None:
     if config.recipe.drafter is None or not config.preparation.mtp:
         return None
-    return config.recipe.drafter.type(config.recipe.drafter.settings)
+    return config.recipe.drafter.type(config.recipe.drafter.settings, target)
 
 
-def _catalog_request(config: Config, device: DeviceName, drafter: Drafter | None) -> CatalogRequest:
+def _catalog_request(config: Config, device: DeviceName) -> CatalogRequest:
+    drafter: type[Drafter] | None = None
+    if config.recipe.drafter is not None and config.preparation.mtp:
+        drafter = config.recipe.drafter.type
     shapes = speculative_shapes(config.concurrency(), config.widths(), config.preparation.speculative_token_capacity)
     return CatalogRequest(
         concurrency=config.concurrency(),
@@ -235,8 +244,8 @@ def selection(config: Config) -> Selection:
     )
 
 
-def _extent(config: Config, graphs: Sequence[ExecutionGraph], vocab: int) -> Extent:
-    """Sizes of frames and tables; `pages` is settled later, from what memory is left."""
+def _extent(config: Config, graphs: Sequence[ExecutionGraph]) -> Extent:
+    """Sizes of frames and tables; the target tells `vocab`, and `pages` is settled from what memory is left."""
     context = config.context_length()
     return Extent(
         lanes=batch_capacities(config.serving.concurrency)[-1],
@@ -246,7 +255,7 @@ def _extent(config: Config, graphs: Sequence[ExecutionGraph], vocab: int) -> Ext
         width=max((graph.token_capacity for graph in graphs if graph.kind in ("decode", "speculative")), default=1),
         chunk=max(graph.token_capacity for graph in graphs if graph.kind == "prefill"),
         context=context,
-        vocab=vocab,
+        vocab=0,
     )
 
 

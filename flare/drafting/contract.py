@@ -3,12 +3,15 @@
 Shapes: B lanes, D depth, W rows per lane, V vocabulary, F feedback.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 from torch import Tensor
 
+from flare.checkpoint.tensors import Checkpoint
 from flare.contract.manifest import DraftSource
+from flare.layers.rows import PageTables, Rows
 from flare.layers.storage import Storage
 from flare.layers.target import Target
 from flare.ops.operators import Operators
@@ -25,6 +28,7 @@ class Tail:
         feedback: [B, F] the target's feedback before it: h[N−1].
         consumed: [B] int64 N.
         recent: [B, 32] int64, the last 32 ids by position mod 32, the pending one included.
+        pages: the lanes' page tables.
     """
 
     slots: Tensor
@@ -33,6 +37,7 @@ class Tail:
     feedback: Tensor
     consumed: Tensor
     recent: Tensor
+    pages: PageTables
 
 
 @dataclass(frozen=True)
@@ -40,23 +45,24 @@ class Pairs:
     """Committed, target-derived draft history: pair i joins h[i] with x[i+1] at position i.
 
     Attributes:
-        tokens: [B, W] int64 x[i+1]; feedback: [B, W, F] h[i]; positions: [B, W] int64 i; active: [B, W] bool.
-        slots: [B] int64.
+        rows: the pairs as rows: `tokens` x[i+1], `positions` i, `lengths` the pairs held before, `counts` those to add.
+        feedback: [B, W, F] h[i].
     """
 
-    tokens: Tensor
+    rows: Rows
     feedback: Tensor
-    positions: Tensor
-    active: Tensor
-    slots: Tensor
 
 
-@dataclass(frozen=True)
-class Draws:
-    """One Philox domain of each lane: keys [B] int64 and the offset [B] int64 where this round's range begins."""
+class Draws(Protocol):
+    """The proposal draws of one round: each step has its own, skipped ones are never used again."""
 
-    seeds: Tensor
-    offsets: Tensor
+    def sample(self, logits: Tensor, step: int) -> tuple[Tensor, Tensor]:
+        """Draw draft `step` of every lane from its logits [B, V], filtered like the request's own law.
+
+        Returns:
+            tokens [B] int64, and the law each was drawn from [B, V + 1], valid until the round ends.
+        """
+        ...
 
 
 @dataclass(frozen=True)
@@ -77,23 +83,19 @@ class Proposal:
 class Drafter(Protocol):
     """What proposes tokens for a target. The framework brings capture, verification, commit and scheduling."""
 
-    @property
-    def source(self) -> DraftSource:
-        """What the manifest says of this drafter's graphs."""
-        ...
-
-    @property
-    def max_depth(self) -> int:
-        """Most drafts a round may offer."""
-        ...
-
-    @property
-    def absorbs(self) -> bool:
-        """Whether it keeps history that prefill and commit must feed."""
-        ...
+    source: DraftSource
+    """What the manifest says of this drafter's graphs; said by the class."""
+    absorbs: bool
+    """Whether it keeps history that prefill and commit must feed; said by the class."""
+    max_depth: int
+    """Most drafts a round may offer."""
 
     def declare(self) -> Declarations:
         """Weights and state it owns."""
+        ...
+
+    def stored(self, checkpoint: Checkpoint) -> Callable[[str], Tensor]:
+        """A reader from its declared weight names to stored tensors; raises CheckpointError like a target's."""
         ...
 
     def bind(self, storage: Storage, ops: Operators, target: Target) -> None:

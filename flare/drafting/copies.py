@@ -3,12 +3,14 @@
 Shapes: B lanes, D depth, C = 14 tokens of a continuation.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
+from flare.checkpoint.tensors import Checkpoint
 from flare.contract.frames import COPY_TOKENS, Arguments, Source
 from flare.contract.manifest import DraftSource
 from flare.drafting.contract import Draws, Pairs, Proposal, Tail
@@ -29,13 +31,16 @@ class Copies:
         max_depth: int = Field(ge=1, le=7, description="Most copied tokens one round may offer.")
 
     source: DraftSource = "copy"
-    absorbs = False
+    absorbs: bool = False
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, target: Target) -> None:  # noqa: ARG002  copies know nothing of the model
         self.max_depth = config.max_depth
 
     def declare(self) -> Declarations:
         return Declarations()
+
+    def stored(self, checkpoint: Checkpoint) -> Callable[[str], Tensor]:
+        return checkpoint.read
 
     def bind(self, storage: Storage, ops: Operators, target: Target) -> None:
         """Nothing was declared, so there is nothing to take."""
@@ -66,7 +71,7 @@ class Offer:
 
 
 def substitute_copies(proposal: Proposal, learned: bool, arguments: Arguments[Tensor], tail: Tail) -> Offer:
-    """Let each lane's continuation replace, or extend, its proposal as far as it still fits.
+    """Let each lane's continuation replace the head of its proposal as far as it still fits.
 
     The continuation holds the tokens from absolute position A, and the token before A. It fits where it agrees with
     everything committed since A and with the pending token; what remains of it is offered. A stale one offers nothing.
@@ -82,12 +87,14 @@ def substitute_copies(proposal: Proposal, learned: bool, arguments: Arguments[Te
     index = torch.arange(depth, device=fresh.device)
     point = index < fresh[:, None]
     source = arguments.copy_source[:lanes, None].expand(-1, depth)
+    # Learned drafts after a copy were drawn after other tokens where the copy differs: nobody would accept them.
+    follows = ((copied == proposal.tokens) | ~point).all(1)
     return Offer(
         tokens=torch.where(point, copied, proposal.tokens),
         probs=proposal.probs,
         point=point,
         sources=torch.where(point, source, int(Source.LEARNED)),
-        count=torch.full_like(fresh, depth) if learned else fresh,
+        count=fresh.where(~follows, depth) if learned else fresh,
     )
 
 

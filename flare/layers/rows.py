@@ -5,7 +5,10 @@ Shapes: B lanes, W rows per lane, R = B × W, H hidden, F feedback.
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
+
+from flare.contract.manifest import PAGE_TOKENS
 
 
 @dataclass(frozen=True)
@@ -35,10 +38,25 @@ class Rows:
 
 @dataclass(frozen=True)
 class RoundShape:
-    """The largest round of a core: what a layer's candidate buffers must hold."""
+    """The largest round of a core: what a layer's candidate buffers must hold; `chunk` is the largest prompt chunk."""
 
     lanes: int
     width: int
+    chunk: int = 512
+
+
+@dataclass(frozen=True)
+class PageTables:
+    """Which pages hold each lane's tokens.
+
+    Attributes:
+        tables: [B, pages_per_request] int32, unused entries name the null page.
+        null_page: where inactive rows write; context: tokens a request may hold.
+    """
+
+    tables: Tensor
+    null_page: int
+    context: int
 
 
 @dataclass(frozen=True)
@@ -47,3 +65,26 @@ class Hidden:
 
     output: Tensor
     feedback: Tensor
+
+
+def causal_rows(tokens: Tensor, counts: Tensor, lengths: Tensor, slots: Tensor, pages: PageTables) -> Rows:
+    """Rows at positions N … N + W − 1, the first `counts` of each lane active.
+
+    Args:
+        tokens: [B, W] inputs; counts: [B] active rows, 0 for dead lanes; lengths: [B] committed tokens N.
+        slots: [B] request slots, the null slot for dead lanes.
+    """
+    index = torch.arange(tokens.shape[1], device=tokens.device)
+    active = index < counts[:, None]
+    positions = (lengths[:, None] + index).clamp(max=pages.context - 1)
+    page = pages.tables.gather(1, positions // PAGE_TOKENS).long().where(active, pages.null_page)
+    return Rows(
+        tokens=tokens.where(active, 0),
+        positions=positions,
+        active=active,
+        counts=counts,
+        lengths=lengths,
+        slots=slots,
+        page_tables=pages.tables,
+        write_index=(page * PAGE_TOKENS + positions % PAGE_TOKENS).view(-1),
+    )

@@ -32,6 +32,7 @@ class Model:
 
     Attributes:
         logits, laws: [rows, V] and [rows, V + 1], shared by all shapes; a round uses a prefix of rows.
+        proposals: [D, lanes, V + 1] laws of a learned drafter's tokens; None without one.
     """
 
     target: Target
@@ -40,6 +41,7 @@ class Model:
     requests: RequestTable
     logits: Tensor
     laws: Tensor
+    proposals: Tensor | None
     extent: Extent
 
     def logits_of(self, output: Tensor, lanes: int, width: int) -> Tensor:
@@ -82,12 +84,14 @@ class Model:
         )
 
 
-def declare_buffers(extent: Extent, rows: int, law_dtype: str) -> Declarations:
-    """Logits and laws for the largest round of `rows` rows."""
+def declare_buffers(extent: Extent, rows: int, law_dtype: str, *, learned: bool) -> Declarations:
+    """Logits and laws for the largest round of `rows` rows, and proposal laws where a drafter draws its tokens."""
+    proposals = (max(extent.width - 1, 1), extent.lanes, extent.vocab + 1)
     return Declarations(
         state=(
             RoundBuffer("round.logits", (rows, extent.vocab), law_dtype),
             RoundBuffer("round.laws", (rows, extent.vocab + 1), law_dtype),
+            *((RoundBuffer("round.proposals", proposals, law_dtype),) if learned else ()),
         )
     )
 

@@ -5,12 +5,12 @@ import torch
 from flare.contract.frames import Terminal
 from flare.contract.manifest import ExecutionGraph
 from flare.drafting.contract import Pairs, Tail
-from flare.layers.rows import Hidden, Rows
+from flare.layers.rows import Hidden, Rows, causal_rows
 from flare.ops.sampling import DraftLaw
 from flare.rounds.model import Frame, Model, last_rows
 from flare.rounds.records import Outcome, write_records
 from flare.rounds.requests import Emission
-from flare.rounds.rows import chunk_rows
+from flare.rounds.rows import chunk_rows, page_tables
 from flare.sampling.domains import Domain
 
 
@@ -18,7 +18,7 @@ def prefill(model: Model, graph: ExecutionGraph, frame: Frame) -> None:
     """Consume a prompt's last chunk and sample the first token from the law after it."""
     requests, arguments = model.requests, frame.arguments
     lanes = requests.lanes(arguments, 1)
-    tail = requests.tail(lanes)
+    tail = requests.tail(lanes, page_tables(arguments, lanes, model.extent))
     rows = chunk_rows(graph.token_capacity, tail.consumed, lanes, arguments, model.extent)
     hidden = _consume(model, graph, rows, tail)
     last = last_rows(rows)
@@ -42,7 +42,7 @@ def resume(model: Model, graph: ExecutionGraph, frame: Frame) -> None:
     """Consume a chunk without sampling; the pending token, if any, came from the host with `init`."""
     requests = model.requests
     lanes = requests.lanes(frame.arguments, 1)
-    tail = requests.tail(lanes)
+    tail = requests.tail(lanes, page_tables(frame.arguments, lanes, model.extent))
     rows = chunk_rows(graph.token_capacity, tail.consumed, lanes, frame.arguments, model.extent)
     hidden = _consume(model, graph, rows, tail)
     nothing = rows.counts.new_zeros(1)
@@ -67,14 +67,18 @@ def _consume(model: Model, graph: ExecutionGraph, rows: Rows, tail: Tail) -> Hid
 
 
 def _chunk_pairs(rows: Rows, hidden: Hidden, tail: Tail) -> Pairs:
-    """Pairs N−1 … N+count−2 of a chunk: the feedback before each token with that token."""
-    count, width = rows.tokens.shape
-    feedback = hidden.feedback.view(count, width, -1)
-    positions = rows.positions - 1
+    """Pairs N−1 … N+count−2 of a chunk; the first chunk begins with pair 0, since nothing precedes x[0]."""
+    width = rows.tokens.shape[1]
+    first_chunk = (rows.lengths == 0).long()[:, None]
+    place = (torch.arange(width, device=rows.tokens.device) + first_chunk).clamp(max=width - 1)
+    before = torch.cat((tail.feedback[:, None], hidden.feedback.view(1, width, -1)[:, :-1]), 1)
     return Pairs(
-        tokens=rows.tokens,
-        feedback=torch.cat((tail.feedback[:, None], feedback[:, :-1]), 1),
-        positions=positions.clamp_min(0),
-        active=rows.active & (positions >= 0),
-        slots=rows.slots,
+        rows=causal_rows(
+            tokens=rows.tokens.gather(1, place),
+            counts=(rows.counts - first_chunk[:, 0]).clamp_min(0),
+            lengths=(rows.lengths - 1).clamp_min(0),
+            slots=rows.slots,
+            pages=tail.pages,
+        ),
+        feedback=before.gather(1, place[:, :, None].expand(-1, -1, before.shape[2])),
     )

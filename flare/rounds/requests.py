@@ -12,10 +12,11 @@ from torch import Tensor
 from flare.contract.frames import Arguments, Terminal
 from flare.contract.manifest import Extent
 from flare.contract.policies import STOP_IDS
-from flare.drafting.contract import Draws, Tail
+from flare.drafting.contract import Tail
+from flare.layers.rows import PageTables
 from flare.ops.sampling import PolicyTable
 from flare.plan.declarations import Declarations, SlotState
-from flare.sampling.domains import PROPOSALS_PER_ROUND, Domain, offset
+from flare.sampling.domains import Domain, offset
 
 RECENT_TOKENS = 32
 
@@ -33,6 +34,14 @@ class Lanes:
     named: Tensor
     slots: Tensor
     live: Tensor
+
+
+@dataclass(frozen=True)
+class Draws:
+    """One Philox domain of each lane: keys [B] int64 and the offset [B] int64 where this round's range begins."""
+
+    seeds: Tensor
+    offsets: Tensor
 
 
 @dataclass(frozen=True)
@@ -95,7 +104,7 @@ class RequestTable:
         )
         return Lanes(slots, slots.where(live, self.null_slot), live)
 
-    def tail(self, lanes: Lanes) -> Tail:
+    def tail(self, lanes: Lanes, pages: PageTables) -> Tail:
         """What the lanes carry into this round."""
         slots = lanes.slots
         return Tail(
@@ -105,14 +114,12 @@ class RequestTable:
             feedback=self.feedback[slots],
             consumed=self.consumed[slots],
             recent=self.recent[slots],
+            pages=pages,
         )
 
     def draws(self, lanes: Lanes, domain: Domain) -> Draws:
         """Where this round's range of a domain begins; `advance` moves it on."""
-        events = self.events[lanes.slots, int(domain)]
-        if domain is Domain.PROPOSAL:
-            events = events * PROPOSALS_PER_ROUND
-        return Draws(self.seed[lanes.slots], offset(domain, events))
+        return Draws(self.seed[lanes.slots], offset(domain, self.events[lanes.slots, int(domain)]))
 
     def advance(self, lanes: Lanes, domain: Domain) -> None:
         """Spend one event of a domain for every live lane, whatever was accepted."""

@@ -10,12 +10,13 @@ from flare.contract.frames import Arguments
 from flare.contract.manifest import ExecutionGraph
 from flare.drafting.contract import Pairs, Proposal, Tail
 from flare.drafting.copies import Offer, substitute_copies
-from flare.layers.rows import Hidden
+from flare.layers.rows import Hidden, causal_rows
 from flare.ops.sampling import DraftLaw
 from flare.rounds.model import Frame, Model
+from flare.rounds.proposals import ProposalDraws
 from flare.rounds.records import Outcome, write_records
 from flare.rounds.requests import Emission, Lanes
-from flare.rounds.rows import causal_rows
+from flare.rounds.rows import page_tables
 from flare.sampling.domains import Domain
 
 
@@ -23,11 +24,11 @@ def speculative_round(model: Model, graph: ExecutionGraph, frame: Frame) -> None
     """Offer up to D drafts per lane, verify them in one pass, commit exactly the accepted prefix."""
     requests, arguments = model.requests, frame.arguments
     lanes = requests.lanes(arguments, graph.batch_capacity)
-    tail = requests.tail(lanes)
+    tail = requests.tail(lanes, page_tables(arguments, lanes, model.extent))
     offer = make_offer(model, tail, lanes, graph.token_capacity - 1, arguments)
     length = valid_length(offer, requests.budget_left(lanes), lanes, arguments)
     inputs = with_marker(tail.pending, offer.tokens, length, model.target.vocab)
-    rows = causal_rows(inputs, (length + 1).where(lanes.live, 0), tail.consumed, lanes, arguments, model.extent)
+    rows = causal_rows(inputs, (length + 1).where(lanes.live, 0), tail.consumed, lanes.slots, tail.pages)
     verified = model.target.verify(rows)
     logits = model.logits_of(verified.output, *inputs.shape)
     laws = model.law(logits, inputs, length, lanes, arguments)
@@ -52,7 +53,7 @@ def make_offer(model: Model, tail: Tail, lanes: Lanes, depth: int, arguments: Ar
     """The drafter's proposal, with copies where they fit."""
     if model.drafter is None:
         return substitute_copies(Proposal(tail.pending.new_zeros((len(tail.pending), depth))), False, arguments, tail)
-    proposal = model.drafter.propose(tail, depth, model.requests.draws(lanes, Domain.PROPOSAL))
+    proposal = model.drafter.propose(tail, depth, ProposalDraws(model, lanes, tail.pending, arguments))
     return substitute_copies(proposal, model.drafter.source != "copy", arguments, tail)
 
 
@@ -76,16 +77,9 @@ def committed_pairs(tail: Tail, verified: Hidden, emission: Emission, inputs: Te
     """Pairs N−1 … N+t−2: the tail's feedback with the pending token, then each consumed row with the next input."""
     lanes, width = inputs.shape
     following = verified.feedback.view(lanes, width, -1)[:, :-1]
-    index = torch.arange(width, device=inputs.device)
-    positions = tail.consumed[:, None] - 1 + index
-    active = (index < emission.count[:, None]) & (positions >= 0)
-    return Pairs(
-        tokens=inputs.where(active, 0),
-        feedback=torch.cat((tail.feedback[:, None], following), 1),
-        positions=positions.clamp_min(0),
-        active=active,
-        slots=tail.slots,
-    )
+    lengths = (tail.consumed - 1).clamp_min(0)
+    rows = causal_rows(inputs, emission.count, lengths, tail.slots, tail.pages)
+    return Pairs(rows, torch.cat((tail.feedback[:, None], following), 1))
 
 
 def last_feedback(verified: Hidden, emission: Emission) -> Tensor:

@@ -14,6 +14,7 @@ from flare.checkpoint.tensors import Checkpoint
 from flare.errors import CheckpointError
 from flare.layers.attention import AttentionShape
 from flare.layers.decoder import DecoderShape, DenseDecoder
+from flare.layers.rows import RoundShape
 from recipes.smollm2.facts import geometry_of
 from recipes.smollm2.weights import stored_weights
 
@@ -46,7 +47,7 @@ class Target(DenseDecoder):
 
         geometry: Geometry = Field(description="sizes of the model")
 
-    def __init__(self, config: Config, dtype: str) -> None:
+    def __init__(self, config: Config, dtype: str, rounds: RoundShape) -> None:  # noqa: ARG002  no candidate buffers
         self.geometry = geometry = config.geometry
         heads = AttentionShape(geometry.hidden, geometry.query_heads, geometry.kv_heads, geometry.head_dim)
         shape = DecoderShape(

@@ -183,7 +183,7 @@ def bench(weights: dict[str, Tensor] | None = None, *, width: int = 8, dtype: st
     """A fresh model; NaN everywhere that nothing committed may ever come from."""
     weights = weights or random_weights()
     target = DenseDecoder(SHAPE, dtype)
-    drafter = Copies(Copies.Config(max_depth=7))
+    drafter = Copies(Copies.Config(max_depth=7), target)
     extent = Extent(
         lanes=4,
         slots=SLOTS,
@@ -210,7 +210,7 @@ def bench(weights: dict[str, Tensor] | None = None, *, width: int = 8, dtype: st
             tensor.fill_(float("nan"))
     arena["requests.feedback"][extent.null_slot] = float("nan")
     requests = RequestTable(arena.tensors, extent)
-    model = Model(target, drafter, operators, requests, arena["round.logits"], arena["round.laws"], extent)
+    model = Model(target, drafter, operators, requests, arena["round.logits"], arena["round.laws"], None, extent)
     arguments, completion = host_arguments(extent), host_completion(extent)
     frame = Frame(
         Arguments(**{name: torch.from_numpy(array) for name, array in vars(arguments).items()}),
