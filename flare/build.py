@@ -11,6 +11,7 @@ from torch import Tensor
 
 from flare import ops
 from flare.checkpoint.source import Source, locate
+from flare.checkpoint.synthetic import Synthesis, synthesized
 from flare.checkpoint.tensors import Checkpoint
 from flare.config.compose import compose
 from flare.config.config import Config
@@ -19,7 +20,7 @@ from flare.contract.vocabulary import Vocabulary
 from flare.device.cpu import CpuDevice, Program
 from flare.device.memory import available_bytes
 from flare.drafting.contract import Drafter
-from flare.errors import PlanError
+from flare.errors import ConfigError, PlanError
 from flare.layers.rows import RoundShape
 from flare.layers.storage import Storage
 from flare.layers.target import Target
@@ -117,6 +118,7 @@ def prepare(
 def build(config: Config, progress: Progress | None = None, *, whole_catalog: bool = False) -> Core:
     """The core of a validated configuration; with the whole catalog it can be served in any way it was prepared for."""
     parts = plan_parts(config, whole_catalog=whole_catalog)
+    parts.plan.memory.check()
     checkpoint = locate(_source(config), progress)
     operators = ops.load(parts.plan.device)
     storage = load(parts, checkpoint, operators, config.preparation.linear_format, progress)
@@ -132,7 +134,7 @@ def replaying(plan: Plan, model: Model) -> CpuDevice:
 
 
 def plan_parts(config: Config, *, whole_catalog: bool = False) -> Parts:
-    """Steps one to five: parts without storage, declarations, catalog, memory plan; refuses what does not fit."""
+    """Steps one to five: parts without storage, declarations, catalog, memory plan. `plan.memory.check` refuses."""
     name, dtype = _device(config), config.dtype()
     prepared = catalog(_catalog_request(config, name))
     graphs = prepared if whole_catalog else selected_graphs(prepared, selection(config))
@@ -163,9 +165,9 @@ def load(
     parts: Parts, checkpoint: Checkpoint, operators: Operators, linear_format: str, progress: Progress | None = None
 ) -> Storage:
     """Check headers, allocate what was planned, read and pack the weights."""
-    readers = {"target": parts.target.stored(checkpoint)}
-    if parts.drafter is not None:
-        readers["drafter"] = parts.drafter.stored(checkpoint)
+    # The drafter's reader knows both sides of a checkpoint, so its report comes first and is whole.
+    readers = {"drafter": parts.drafter.stored(checkpoint)} if parts.drafter is not None else {}
+    readers["target"] = parts.target.stored(checkpoint)
     weights: dict[str, Tensor] = {}
     linears = {}
     declared = [(readers[part], weight) for part, declared in parts.declared for weight in declared.weights]
@@ -282,5 +284,40 @@ def _memory(
 def _source(config: Config) -> Source:
     stored = config.checkpoint
     return Source(
-        stored.source, stored.path, stored.id, stored.revision, stored.file, sha256=stored.sha256, bytes=stored.bytes
+        stored.source,
+        stored.path,
+        stored.id,
+        stored.revision,
+        stored.file,
+        sha256=stored.sha256,
+        bytes=stored.bytes,
+        synthesis=_synthesis(config) if stored.source == "synthetic" else None,
+    )
+
+
+def synthesize(config: Config) -> Path:
+    """The folder of the recipe's synthetic checkpoint, written first unless it is there.
+
+    Raises:
+        ConfigError: the recipe has none, or checkpoint.source says otherwise.
+        CheckpointError: it cannot be written.
+    """
+    if config.checkpoint.source != "synthetic":
+        raise ConfigError(
+            f"action=synthesize writes checkpoint.source=synthetic, but it is {config.checkpoint.source}; "
+            "add checkpoint.source=synthetic"
+        )
+    return synthesized(_synthesis(config))
+
+
+def _synthesis(config: Config) -> Synthesis:
+    target, stored = config.recipe.target, config.checkpoint
+    if not hasattr(target.type, "synthesize"):
+        raise ConfigError(f"{config.recipe.name} writes no synthetic checkpoint; set another checkpoint.source")
+    return Synthesis(
+        recipe=config.recipe.name,
+        settings=target.settings.model_dump(mode="json"),
+        seed=stored.seed,
+        write=partial(target.type.synthesize, target.settings),
+        path=Path(stored.path).expanduser() if stored.path is not None else None,
     )

@@ -30,6 +30,7 @@ ACTIONS = {
     "chat": Action("flare.actions.chat:run", "talk in turns"),
     "plan": Action("flare.actions.plan:run", "print graphs and memory; needs no weights"),
     "bench": Action("flare.actions.bench:run", "measure against plain decoding"),
+    "synthesize": Action("flare.actions.synthesize:run", "write seeded weights in the recipe's own repository layout"),
 }
 MISTAKE, INTERRUPTED, PIPE_CLOSED = 2, 130, 141
 

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 
 from flare.actions.prepare import running_engine
 from flare.config.config import Config
@@ -19,7 +20,7 @@ def run(config: Config, folder: Path) -> None:
     console = Console(highlight=False)
     messages: list[dict[str, str]] = []
     with running_engine(config) as engine:
-        console.print(f"[dim]{engine.model_name}. {HELP}[/dim]")
+        console.print(f"[dim]{escape(engine.model_name)}. {HELP}[/dim]")
         while (typed := _read_turn(console)) is not None:
             if typed == "/new":
                 messages.clear()

@@ -9,7 +9,7 @@ from typing import Any
 
 from flare.config.config import Config
 from flare.contract.vocabulary import Vocabulary
-from flare.errors import ConfigError
+from flare.errors import ConfigError, RequestError
 from flare.runtime.sampling import Sampling
 
 Prompt = str | list[int] | list[dict[str, str]]
@@ -49,10 +49,11 @@ def as_model_input(prompt: Prompt, vocabulary: Vocabulary, raw: bool) -> Prompt:
 
 def _read_file(path: Path) -> list[Line]:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"prompts={path} cannot be read: {error}") from error
-    lines = [_parse(path, number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+    # Not splitlines: a JSON text may hold other line separators.
+    lines = [_parse(path, number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
     if not lines:
         raise ConfigError(f"prompts={path} holds no line; each line is a JSON string or an object with {LINE_KEYS[0]}.")
     return lines
@@ -64,6 +65,8 @@ def _parse(path: Path, number: int, line: str) -> Line:
         document: Any = json.loads(line)
     except json.JSONDecodeError as error:
         raise ConfigError(f"{where} is not JSON: {error.msg} at column {error.colno}.") from error
+    except (ValueError, RecursionError) as error:  # numbers of thousands of digits, brackets without end
+        raise ConfigError(f"{where} cannot be read: {error}.") from error
     if isinstance(document, str):
         document = {"prompt": document}
     if not isinstance(document, dict) or unknown(document):
@@ -71,13 +74,18 @@ def _parse(path: Path, number: int, line: str) -> Line:
             f"{where} must be a string or an object with one of {', '.join(LINE_KEYS[:3])}, and sampling."
         )
     given = [document[key] for key in LINE_KEYS[:3] if key in document]
-    if len(given) != 1 or not isinstance(given[0], str | list) or not given[0]:
-        raise ConfigError(f"{where} needs exactly one of {', '.join(LINE_KEYS[:3])}, and it may not be empty.")
+    if len(given) != 1 or not isinstance(given[0], str if "prompt" in document else list) or not given[0]:
+        raise ConfigError(
+            f"{where} needs exactly one of prompt (text), messages and token_ids (lists), and it may not be empty."
+        )
     wishes = document.get("sampling", {})
     known = Sampling.__dataclass_fields__
     if not isinstance(wishes, dict) or any(key not in known for key in wishes):
         raise ConfigError(f"{where}: sampling takes {', '.join(known)}.")
-    return Line(given[0], Sampling(**wishes))
+    try:
+        return Line(given[0], Sampling(**wishes))
+    except RequestError as error:
+        raise ConfigError(f"{where}: {error}") from error
 
 
 def unknown(document: dict[str, Any]) -> Sequence[str]:

@@ -1,7 +1,7 @@
 """GGUF checkpoints: one file with tensors, architecture facts and tokenizer; quantised types expand to float32."""
 
 import mmap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from flare.checkpoint.gguf_header import BrokenHeaderError, Extent, GgufHeader, parse
 from flare.checkpoint.gguf_vocabulary import vocabulary_of
-from flare.checkpoint.tensors import Layout, StoredTensor
+from flare.checkpoint.tensors import Damage, Layout, StoredTensor
 from flare.contract.vocabulary import Vocabulary
 from flare.errors import CheckpointError
 
@@ -38,6 +38,7 @@ class GgufCheckpoint:
     """
 
     layout: Layout = "gguf"
+    damaged: Sequence[Damage] = ()  # a GGUF file is whole or not opened at all
 
     def __init__(self, path: Path) -> None:
         self.path = path

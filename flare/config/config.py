@@ -16,7 +16,7 @@ from flare.config.workload import Workload
 class Config(Section):
     """Everything a run is told. Methods answer with numbers: no "auto" leaves this class."""
 
-    action: Literal["generate", "chat", "plan", "bench"] = Field(description="what to do")
+    action: Literal["generate", "chat", "plan", "bench", "synthesize"] = Field(description="what to do")
     prompt: str | None = Field(json_schema_extra=LITERAL, description="text to answer; - reads standard input")
     raw: bool = Field(description="give the model the prompt as written; false makes it a user's turn of a chat")
     prompts: str | None = Field(description="JSON-lines file of prompts to answer as a batch")

@@ -13,6 +13,12 @@ def _one_or_many(value: Any) -> Any:
     return (value,) if isinstance(value, str | int) else value
 
 
+def _ids(value: Any) -> Any:
+    """One id typed alone arrives as text, like everything that may be a list."""
+    many = _one_or_many(value)
+    return tuple(int(id) if isinstance(id, str) and id.isdecimal() else id for id in many) if many else many
+
+
 def _numbered(value: Any) -> Any:
     """YAML and dotted overrides write token ids as text."""
     if isinstance(value, dict):
@@ -50,7 +56,7 @@ class Sampling(Section):
     stop: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidator(_one_or_many)] = Field(
         strict=False, max_length=16, description="up to 16 texts that end a completion, themselves not shown"
     )
-    stop_token_ids: Annotated[tuple[TokenId, ...], BeforeValidator(_one_or_many)] = Field(
+    stop_token_ids: Annotated[tuple[TokenId, ...], BeforeValidator(_ids)] = Field(
         strict=False, max_length=16, description="up to 16 token ids that end a completion"
     )
     ignore_eos: bool = Field(description="go on after the model's own end token")

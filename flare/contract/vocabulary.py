@@ -41,8 +41,12 @@ class Vocabulary:
         return self.tokenizer.get_vocab_size(with_added_tokens=True)
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of a plain prompt; control tokens written out in it are parsed, as Hugging Face does."""
-        ids = self.tokenizer.encode(text, add_special_tokens=False).ids
+        """Token ids of a plain prompt; control tokens written out in it are parsed, as Hugging Face does.
+
+        Raises:
+            RequestError: half of a surrogate pair, which no UTF-8 spells: JSON escapes and bad bytes leave them.
+        """
+        ids = self._encoded(text)
         if self.add_bos and self.bos_id is not None:
             return [self.bos_id, *ids]
         return ids
@@ -61,7 +65,7 @@ class Vocabulary:
         Raises:
             RequestError: no template, no messages, a malformed message, or one the template refuses.
         """
-        return self.tokenizer.encode(self.render(messages, add_generation_prompt), add_special_tokens=False).ids
+        return self._encoded(self.render(messages, add_generation_prompt))
 
     def render(self, messages: Sequence[Message], add_generation_prompt: bool = True) -> str:
         """The conversation as text, control tokens written out; raises like `chat`."""
@@ -96,6 +100,13 @@ class Vocabulary:
     @cached_property
     def _template(self) -> jinja2.Template:
         return compiled(self.chat_template or "")
+
+    def _encoded(self, text: str) -> list[int]:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise RequestError("The prompt is not Unicode: it holds half of a surrogate pair.") from error
+        return self.tokenizer.encode(text, add_special_tokens=False).ids
 
     def _token(self, id: int | None) -> str:
         return "" if id is None else self.tokenizer.id_to_token(id) or ""

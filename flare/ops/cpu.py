@@ -3,13 +3,18 @@
 from flare.ops.activation.cpu import silu_mul
 from flare.ops.attention.cpu import paged_attention, write_pages
 from flare.ops.embedding.cpu import embed
+from flare.ops.gated_delta.cpu import DELTA
+from flare.ops.hyperconnection.cpu import inject_streams, mix_streams, scaled_silu
 from flare.ops.linear.cpu import linear, pack_linear
 from flare.ops.logprobs.cpu import report_logprobs
-from flare.ops.norm.cpu import add_rms_norm, rms_norm
+from flare.ops.moe.cpu import add_gated, experts, route
+from flare.ops.ngram.cpu import dilated_conv, gate_streams, ngram_lookup, ngram_rows
+from flare.ops.norm.cpu import add_rms_norm, rms_norm, zero_centred_norm
 from flare.ops.operators import Operators
 from flare.ops.rotary.cpu import apply_rotary, rotary_rows, rotary_table
 from flare.ops.sampling.chain_cpu import chain_verify
 from flare.ops.sampling.law_cpu import target_law
+from flare.ops.sparse_attention.cpu import SPARSE
 
 CPU = Operators(
     pack_linear=pack_linear,
@@ -23,7 +28,20 @@ CPU = Operators(
     paged_attention=paged_attention,
     silu_mul=silu_mul,
     embed=embed,
+    zero_centred_norm=zero_centred_norm,
+    scaled_silu=scaled_silu,
+    mix_streams=mix_streams,
+    inject_streams=inject_streams,
+    route=route,
+    experts=experts,
+    add_gated=add_gated,
+    ngram_rows=ngram_rows,
+    ngram_lookup=ngram_lookup,
+    gate_streams=gate_streams,
+    dilated_conv=dilated_conv,
+    sparse=SPARSE,
     target_law=target_law,
     chain_verify=chain_verify,
     report_logprobs=report_logprobs,
+    delta=DELTA,
 )

@@ -12,8 +12,12 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from flare.ops.gated_delta import DeltaOperators
 from flare.ops.linear import PackedLinear
+from flare.ops.moe import Experts, Routing
+from flare.ops.ngram import NgramHash, NgramTable
 from flare.ops.sampling import DraftLaw, LawRows, PolicyTable
+from flare.ops.sparse_attention import SparseOperators
 
 
 class Linear(Protocol):
@@ -32,6 +36,12 @@ class AddRmsNorm(Protocol):
     """residual [R, H] += x in place, then its norm [R, H]; card: `ops/norm`."""
 
     def __call__(self, residual: Tensor, x: Tensor, weight: Tensor, eps: float) -> Tensor: ...
+
+
+class ZeroCentredNorm(Protocol):
+    """x [R, H], weight [H] → [R, H], each of `groups` runs of neighbours normed alone; card: `ops/norm`."""
+
+    def __call__(self, x: Tensor, weight: Tensor, eps: float, groups: int = 1) -> Tensor: ...
 
 
 class RotaryTable(Protocol):
@@ -98,6 +108,15 @@ class Operators:
         rotary_rows: table and positions [R] → the two row tensors `apply_rotary` takes, once a round.
         silu_mul: gate_up [R, 2F] → [R, F].
         embed: table [V, H], tokens [R] → [R, H].
+        scaled_silu: x [R, K], divisor → [R, K]; mix_streams: normed, gate [R, S · H], S → [R, H]; inject_streams:
+            residual [R, S · H], y [R, H], injection [R, S] → [R, S · H]. Card: `ops/hyperconnection`.
+        route: logits [R, E], k → routing; experts: x [R, H], routing, stacked weights → [R, H]; add_gated: routed,
+            shared [R, H], gate [R, 1] → [R, H]. Card: `ops/moe`.
+        ngram_rows: ids [B, N − 1 + W], hash → table rows [R, T]; ngram_lookup: table, rows, dtype → [R, T · E];
+            gate_streams: key, query [R, S · H], value [R, H] → [R, S · H]; dilated_conv: gated [B, W, D], window
+            [B, (K − 1) · d + W, D], weight [D, K], d → [B, W, D]. Card: `ops/ngram`.
+        sparse: the family of `ops/sparse_attention`.
+        delta: the family of `ops/gated_delta` and `ops/short_conv`.
     """
 
     pack_linear: Callable[[Tensor, str], PackedLinear]
@@ -111,6 +130,19 @@ class Operators:
     paged_attention: PagedAttention
     silu_mul: Callable[[Tensor], Tensor]
     embed: Callable[[Tensor, Tensor], Tensor]
+    zero_centred_norm: ZeroCentredNorm
+    scaled_silu: Callable[[Tensor, float], Tensor]
+    mix_streams: Callable[[Tensor, Tensor, int], Tensor]
+    inject_streams: Callable[[Tensor, Tensor, Tensor], Tensor]
+    route: Callable[[Tensor, int], Routing]
+    experts: Callable[[Tensor, Routing, Experts], Tensor]
+    add_gated: Callable[[Tensor, Tensor, Tensor], Tensor]
+    ngram_rows: Callable[[Tensor, NgramHash], Tensor]
+    ngram_lookup: Callable[[NgramTable, Tensor, torch.dtype], Tensor]
+    gate_streams: Callable[[Tensor, Tensor, Tensor], Tensor]
+    dilated_conv: Callable[[Tensor, Tensor, Tensor, int], Tensor]
+    sparse: SparseOperators
     target_law: TargetLaw
     chain_verify: ChainVerify
     report_logprobs: ReportLogprobs
+    delta: DeltaOperators

@@ -43,16 +43,31 @@ class Item:
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """Every item with its bytes; `pages` is what the budget left for paged state, the null page apart."""
+    """Every item with its bytes.
+
+    Attributes:
+        pages: what the budget left for paged state, the null page apart; at least one request of full context.
+        budget: what there was; missing_bytes: by how much that is too little, 0 where it all fits.
+    """
 
     items: tuple[Item, ...]
     pages: int
-    budget_bytes: int
+    budget: "Budget"
+    missing_bytes: int
 
     @property
     def total_bytes(self) -> int:
         """All items, opaque bounds included."""
         return sum(item.bytes for item in self.items)
+
+    def check(self) -> None:
+        """Refuse what does not fit.
+
+        Raises:
+            PlanError: how much is missing, the largest items, and the keys that change it.
+        """
+        if self.missing_bytes:
+            raise PlanError(_refusal(self))
 
     def to_json(self) -> dict[str, Any]:
         """The document written as `plan.json`."""
@@ -84,14 +99,11 @@ PackedBytes = Callable[[Weight], int | None]
 def memory_plan(
     declared: Iterable[tuple[str, Declarations]], extent: Extent, budget: Budget, packed_bytes: PackedBytes
 ) -> MemoryPlan:
-    """Add up what was declared; give what is left to pages.
+    """Add up what was declared; give what is left to pages, and no less than one request of full context needs.
 
     Args:
         declared: (part, its declarations), in allocation order.
         extent: everything but `pages`, which this function decides.
-
-    Raises:
-        PlanError: not even one request of full context fits; says how much is missing and which keys change it.
     """
     parts = list(declared)
     fixed = [*_fixed_items(parts, extent, packed_bytes), *_frame_items(extent)]
@@ -103,11 +115,11 @@ def memory_plan(
     ]
     bytes_per_page = sum(each for _, _, each in page_bytes)
     free = budget.total_bytes - budget.headroom_bytes - sum(item.bytes for item in fixed) - bytes_per_page
-    pages = min(budget.wanted_pages, free // bytes_per_page) if bytes_per_page else budget.wanted_pages
-    if free < 0 or pages < budget.needed_pages:
-        raise PlanError(_refusal(free, bytes_per_page, budget, fixed))
+    affordable = free // bytes_per_page if bytes_per_page else budget.wanted_pages
+    pages = max(min(budget.wanted_pages, affordable), budget.needed_pages)
     paged = [Item(state.name, "pages", pages + 1, each, part) for part, state, each in page_bytes]
-    return MemoryPlan((*fixed, *paged), pages, budget.total_bytes)
+    missing_bytes = max(budget.needed_pages * bytes_per_page - free, 0)
+    return MemoryPlan((*fixed, *paged), pages, budget, missing_bytes)
 
 
 def _fixed_items(parts: list[tuple[str, Declarations]], extent: Extent, packed_bytes: PackedBytes) -> Iterable[Item]:
@@ -144,13 +156,16 @@ def _frame_items(extent: Extent) -> Iterable[Item]:
         yield Item(f"frames.{name}", "frame", 2, layout(arrays)[1], "frames")
 
 
-def _refusal(free: int, bytes_per_page: int, budget: Budget, fixed: list[Item]) -> str:
-    missing = budget.needed_pages * bytes_per_page - free
-    largest = ", ".join(
-        f"{item.name} {item.bytes / 2**20:.1f} MiB" for item in sorted(fixed, key=lambda item: -item.bytes)[:3]
-    )
+def _refusal(plan: MemoryPlan) -> str:
+    budget, kept = plan.budget, [item for item in plan.items if item.kind != "pages"]
+    largest = ", ".join(f"{item.name} {_mib(item.bytes)}" for item in sorted(kept, key=lambda item: -item.bytes)[:3])
     return (
-        f"One request of full context needs {missing / 2**20:.1f} MiB more than the {budget.total_bytes / 2**20:.1f} "
-        f"MiB that preparation.memory_bytes allows (headroom {budget.headroom_bytes / 2**20:.1f} MiB; largest items: "
-        f"{largest}). Lower preparation.context_length or preparation.concurrency, or raise preparation.memory_bytes."
+        f"One request of full context needs {_mib(plan.missing_bytes)} more than the {_mib(budget.total_bytes)} that "
+        f"preparation.memory_bytes allows (headroom {_mib(budget.headroom_bytes)}; largest items: {largest}). Lower "
+        "preparation.context_length, preparation.concurrency or preparation.headroom_bytes, or raise "
+        "preparation.memory_bytes."
     )
+
+
+def _mib(size_bytes: int) -> str:
+    return f"{size_bytes / 2**20:.1f} MiB"

@@ -24,7 +24,8 @@ def source_text(event: Event) -> Text:
     text = Text()
     for part, source in zip(event.texts, event.sources, strict=False):
         text.append(part, STYLES[source])
-    text.append(event.text[len(text.plain) :])
+    # rich drops control characters, so its own length would not do.
+    text.append(event.text[sum(map(len, event.texts)) :])
     return text
 
 

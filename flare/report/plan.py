@@ -36,8 +36,10 @@ def memory_table(plan: Plan) -> Table:
         f"{extent.slots} slots, context {extent.context}"
     )
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
-    for name, justify in (("kind", "left"), ("what", "left"), ("items", "right"), ("bytes", "right"), ("MiB", "right")):
-        table.add_column(name, justify=justify)  # type: ignore[arg-type]
+    table.add_column("kind", min_width=6)
+    table.add_column("what", overflow="fold")
+    for name, width in (("items", 5), ("bytes", 15), ("MiB", 9)):
+        table.add_column(name, justify="right", min_width=width)
     exact = [item for item in memory.items if item.kind != "opaque"]
     opaque = [item for item in memory.items if item.kind == "opaque"]
     _add_groups(table, exact)
@@ -57,10 +59,10 @@ def _add_groups(table: Table, items: Iterable[Item]) -> None:
 
 
 def _family(name: str) -> str:
-    """`layers.17.keys` → `layers.*.keys`; the request table's many columns go together."""
+    """`layers.17.mlp.gate.weight` → `layers.*.mlp`: three names deep; the request table's columns go together."""
     if name.startswith("requests."):
         return "requests.*"
-    return ".".join("*" if part.isdigit() else part for part in name.split("."))
+    return ".".join("*" if part.isdigit() else part for part in name.split(".")[:3])
 
 
 def _sizes(size_bytes: int) -> tuple[str, str]:

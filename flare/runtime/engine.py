@@ -126,6 +126,7 @@ class Engine:
             while not request.finished:
                 self.step()
                 yield from request.take_events()
+            yield from request.take_events()  # of a request that was ended from elsewhere
             if request.error is not None:
                 raise request.error
         finally:
@@ -201,7 +202,16 @@ class Engine:
     def _settle_oldest(self) -> None:
         flight = self._in_flight[0]
         launch = flight.launch
-        completion = self._device.collect(flight.frame)
+        try:
+            completion = self._device.collect(flight.frame)
+        except Exception as error:  # a program's own failure: what its lanes hold is lost, the others go on
+            self._release(flight)
+            for request in launch.requests:
+                request.error = RequestError(f"Request {request.id} was lost on the device: {error!r}.")
+                request.cancelled = True
+                self.scheduler.drop(request)
+                self._retire_unless_named(request)
+            raise
         collected_s = perf_counter()
         kept = [request for request in launch.requests if launch.samples and not request.cancelled]
         additions = [settle(launch, completion, request, self._copies) for request in kept]

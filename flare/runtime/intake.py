@@ -87,7 +87,7 @@ class Intake:
     def _encoded(self, prompt: Prompt) -> list[int]:
         if isinstance(prompt, str):
             return self._vocabulary.encode(prompt)
-        if not isinstance(prompt, Sequence):
+        if isinstance(prompt, bytes | bytearray) or not isinstance(prompt, Sequence):
             raise RequestError(f"A prompt is text, token ids or chat messages, not {type(prompt).__name__}.")
         if prompt and isinstance(prompt[0], Mapping):
             return self._vocabulary.chat(prompt)  # pyright: ignore[reportArgumentType]  it checks each message

@@ -10,6 +10,7 @@ from flare.contract.policies import BIAS_ENTRIES, STOP_IDS, SamplingPolicy
 from flare.errors import RequestError
 
 SEED_BITS = 63
+_SMALLEST, _LARGEST = 2.0**-149, 2.0**100  # the device keeps reals, and sums of biases of one id, in float32
 
 # name → (lowest, highest, what to say); None is unbounded
 _REALS: dict[str, tuple[float, float | None, str]] = {
@@ -166,7 +167,12 @@ def is_whole(value: object) -> TypeGuard[int]:
 
 
 def _is_finite(value: object) -> TypeGuard[float]:
-    return hasattr(value, "__float__") and not isinstance(value, bool) and isfinite(value)  # pyright: ignore[reportArgumentType]
+    if not hasattr(value, "__float__") or isinstance(value, bool):
+        return False
+    try:
+        return isfinite(number := float(value)) and abs(number) <= _LARGEST  # pyright: ignore[reportArgumentType]
+    except OverflowError:
+        return False
 
 
 def _given(value: float | None, otherwise: float) -> float:
@@ -184,7 +190,7 @@ def _check_numbers(sampling: Sampling) -> None:
             continue
         if not _is_finite(value) or value < lowest or (highest is not None and value > highest):
             raise _refusal(name, value, allowed)
-        if name in _POSITIVE and value == 0:
+        if name in _POSITIVE and value < _SMALLEST:
             raise _refusal(name, value, allowed)
     for name, (least, allowed) in _COUNTS.items():
         value = getattr(sampling, name)
@@ -209,7 +215,7 @@ def _check_collections(sampling: Sampling) -> None:
     if biases is not None and len(biases) > BIAS_ENTRIES:
         raise RequestError(f"sampling.logit_bias has {len(biases)} entries, at most {BIAS_ENTRIES} are allowed.")
     if any(not _is_finite(value) for value in (biases or {}).values()):
-        raise _refusal("logit_bias", biases, "a mapping from token id to a finite bias")
+        raise _refusal("logit_bias", biases, "a mapping from token id to a bias that float32 holds")
 
 
 def _check_ids(name: str, ids: Sequence[object], vocab: int) -> None:

@@ -165,7 +165,7 @@ class StoredWeights:
             for name, header in self.checkpoint.headers.items()
             if name != head and not name.endswith(IGNORED_ENDINGS)
         }
-        check_headers(declared, stored, self.checkpoint.origin)
+        check_headers(declared, stored, self.checkpoint.origin, self.checkpoint.damaged)
 
     def read(self, name: str) -> Tensor:
         """The declared weight, in its stored dtype; float32 where it is quantised, memory of the caller's own.

@@ -179,3 +179,13 @@ def test_an_incomplete_snapshot_is_not_used(hub_home, folder, monkeypatch):
     with pytest.raises(CheckpointError, match="install huggingface_hub") as caught:
         locate(Source("hub", id="org/name"))
     assert "checkpoint.source=path" in str(caught.value)
+
+
+def test_a_damaged_shard_beside_whole_ones_waits_for_the_report(tmp_path):
+    folder = write_folder(tmp_path, weights(), shards=3)
+    shard = folder / "model-00002-of-00003.safetensors"
+    shard.write_bytes(shard.read_bytes()[:-1])
+    checkpoint = FolderCheckpoint(folder)
+    (damage,) = checkpoint.damaged
+    assert "model-00002-of-00003.safetensors" in damage.cause
+    assert damage.names == set(weights()) - set(checkpoint.headers) != set()

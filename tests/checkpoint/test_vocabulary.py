@@ -148,3 +148,10 @@ def test_templates_have_what_hugging_face_gives_them():
 def test_a_template_cannot_do_harm_and_its_complaints_reach_the_user(template, cause):
     with pytest.raises(RequestError, match=cause):
         rendered(template)
+
+
+@pytest.mark.parametrize("text", ["\ud800", "bytes \udcff that were no UTF-8"])
+def test_text_that_is_not_unicode_is_refused(text):
+    for ask in (lambda: TINY.encode(text), lambda: TINY.chat([{"role": "user", "content": text}])):
+        with pytest.raises(RequestError, match="not Unicode"):
+            ask()

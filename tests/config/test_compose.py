@@ -77,6 +77,11 @@ def test_token_ids_may_be_mapping_keys_in_either_spelling(configure):
     assert configure("sampling.logit_bias.5=-2").sampling.logit_bias == {5: -2.0}
 
 
+def test_one_stop_id_needs_no_brackets(configure):
+    assert configure("sampling.stop_token_ids=2").sampling.stop_token_ids == (2,)
+    assert configure("sampling.stop_token_ids=[2,3]").sampling.stop_token_ids == (2, 3)
+
+
 def test_sizes_may_carry_a_unit(configure):
     assert configure("preparation.headroom_bytes=2MiB").preparation.headroom_bytes == 2 * 1024**2
     assert configure("preparation.memory_bytes=4096").preparation.memory_bytes == 4096
@@ -119,7 +124,7 @@ def test_hydra_is_left_as_it_was(configure):
 
 
 def test_an_unknown_recipe_names_those_there_are():
-    with pytest.raises(ConfigError, match=r"^Unknown recipe 'glm'\. Available: smollm2"):
+    with pytest.raises(ConfigError, match=r"^Unknown recipe 'glm'\. Available: .*smollm2"):
         compose("glm", [])
     with pytest.raises(ConfigError, match=r"^Unknown recipe 'smolm2'\. Did you mean smollm2\? Available: "):
         compose("smolm2", [])

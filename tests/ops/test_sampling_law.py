@@ -87,6 +87,15 @@ def test_a_row_with_nothing_allowed_is_a_point_mass():
             assert out[0, 0].tolist() == [1.0] + [0.0] * 8
 
 
+@pytest.mark.parametrize("top_k", [0, 3])
+def test_logits_that_are_not_finite_end_in_a_law_not_an_error(top_k):
+    lane = make_lane(Random(5), 8, 0)
+    policy = replace(lane.policy, temperature=1.0, top_k=top_k, top_p=0.9, min_p=0.0)
+    for broken in (float("nan"), float("inf")):
+        out = run_law(target_law, [Lane(policy, [], [[0.0, broken] * 4], [None])], 8, 1)
+        assert out[0, 0].tolist() == [1.0] + [0.0] * 8
+
+
 def test_float32_rows_sum_to_one():
     random = Random(6)
     lanes = [make_lane(random, 3001, 3) for _ in range(3)]

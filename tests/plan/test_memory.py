@@ -76,6 +76,7 @@ def test_packed_weights_are_opaque_and_stand_apart():
 
 def test_pages_take_what_is_left_up_to_what_is_wanted():
     assert planned(budget(wanted=8)).pages == 8
+    planned(budget(wanted=8)).check()
     roomy = planned(budget(wanted=10**6))
     assert roomy.total_bytes <= 10**9 - 1000
     page = 64 * (24 + 48)
@@ -83,8 +84,10 @@ def test_pages_take_what_is_left_up_to_what_is_wanted():
 
 
 def test_one_request_that_does_not_fit_is_refused_with_the_keys_that_change_it():
-    with pytest.raises(PlanError, match=r"preparation\.context_length.*preparation\.memory_bytes"):
-        planned(budget(total_bytes=30_000))
+    with pytest.raises(
+        PlanError, match=r"preparation\.context_length.*preparation\.headroom_bytes.*preparation\.memory_bytes"
+    ):
+        planned(budget(total_bytes=30_000)).check()
 
 
 def test_items_add_up():

@@ -49,7 +49,8 @@ def test_greedy_tokens_are_the_same_at_any_width_batch_and_policy(core, folder, 
 
 def test_copies_are_accepted_and_told_apart(core, folder):
     """A prompt that holds what the answer repeats serves context copies until the ring holds it too."""
-    repeat = flare.Sampling(temperature=0, max_tokens=48, ignore_eos=True, logit_bias={70: 1e5})
+    only = {token: 100.0 if token == 70 else -100.0 for token in range(262)}
+    repeat = flare.Sampling(temperature=0, max_tokens=48, ignore_eos=True, logit_bias=only)
     done = generate(arm(core, folder, "serving.fixed_width=8", *BOTH), [[70] * 20], repeat, together=True)[0]
     assert done.token_ids == (70,) * 48
     assert set(done.speculation.by_source) == {"history", "context"}

@@ -23,10 +23,13 @@ from flare.contract.frames import (
 )
 from flare.contract.manifest import ExecutionGraph, Extent
 from flare.contract.policies import SamplingPolicy
+from flare.drafting.contract import Drafter
 from flare.drafting.copies import Copies
 from flare.layers.attention import AttentionShape
 from flare.layers.decoder import DecoderShape, DenseDecoder
 from flare.layers.storage import Storage
+from flare.layers.target import Target
+from flare.plan.declarations import PagedState, RoundBuffer, State
 from flare.rounds.decode import decode
 from flare.rounds.init import init
 from flare.rounds.model import Frame, Model
@@ -180,43 +183,79 @@ class Bench:
 
 
 def bench(weights: dict[str, Tensor] | None = None, *, width: int = 8, dtype: str = "float64") -> Bench:
-    """A fresh model; NaN everywhere that nothing committed may ever come from."""
-    weights = weights or random_weights()
+    """A fresh dense decoder whose drafts are copies."""
     target = DenseDecoder(SHAPE, dtype)
-    drafter = Copies(Copies.Config(max_depth=7), target)
-    extent = Extent(
+    extent = bench_extent(SHAPE.vocab, SHAPE.context, width)
+    return bench_of(target, Copies(Copies.Config(max_depth=7), target), weights or random_weights(), extent, dtype)
+
+
+def bench_extent(vocab: int, context: int, width: int = 8) -> Extent:
+    """Four slots of four pages each."""
+    return Extent(
         lanes=4,
         slots=SLOTS,
         pages=SLOTS * PAGES_PER_REQUEST,
         pages_per_request=PAGES_PER_REQUEST,
         width=width,
         chunk=64,
-        context=SHAPE.context,
-        vocab=SHAPE.vocab,
+        context=context,
+        vocab=vocab,
         logprobs=5,
     )
-    declared = [part for _, part in declarations(target, drafter, extent, 4 * width, dtype)]
+
+
+def bench_of(target: Target, drafter: Drafter | None, weights: dict[str, Tensor], extent: Extent, dtype: str) -> Bench:
+    """A fresh model; NaN everywhere that nothing committed may ever come from.
+
+    Args:
+        weights: by declared name; floating ones are cast to what was declared.
+    """
+    declared = [part for _, part in declarations(target, drafter, extent, extent.lanes * extent.width, dtype)]
     arena = Arena(declared, extent, torch.device("cpu"))
     operators = ops.load("cpu")
-    linear = {weight.name for part in declared for weight in part.weights if weight.linear}
+    wanted = [weight for part in declared for weight in part.weights]
     storage = Storage(
-        weights={name: tensor.to(torch_dtype(dtype)) for name, tensor in weights.items() if name not in linear},
-        linears={name: operators.pack_linear(weights[name].to(torch_dtype(dtype)), "dense") for name in linear},
+        weights={item.name: weights[item.name].to(torch_dtype(item.dtype)) for item in wanted if not item.linear},
+        linears={
+            item.name: operators.pack_linear(weights[item.name].to(torch_dtype(item.dtype)), "dense")
+            for item in wanted
+            if item.linear
+        },
         state=arena.tensors,
     )
     target.bind(storage, operators)
-    for name, tensor in arena.tensors.items():
-        if name.endswith((".keys", ".values")) or name.startswith("round."):
-            tensor.fill_(float("nan"))
-    arena["requests.feedback"][extent.null_slot] = float("nan")
+    if drafter is not None:
+        drafter.bind(storage, operators, target)
+    poison([state for part in declared for state in part.state], arena, extent)
     requests = RequestTable(arena.tensors, extent)
-    model = Model(target, drafter, operators, requests, arena["round.logits"], arena["round.laws"], None, extent)
+    model = Model(
+        target=target,
+        drafter=drafter,
+        ops=operators,
+        requests=requests,
+        logits=arena["round.logits"],
+        laws=arena["round.laws"],
+        proposals=arena.tensors.get("round.proposals"),
+        extent=extent,
+    )
     arguments, completion = host_arguments(extent), host_completion(extent)
     frame = Frame(
         Arguments(**{name: torch.from_numpy(array) for name, array in vars(arguments).items()}),
         Completion(**{name: torch.from_numpy(array) for name, array in vars(completion).items()}),
     )
     return Bench(model, extent, arguments, completion, frame, dict(arena.tensors))
+
+
+def poison(declared: Sequence[State], arena: Arena, extent: Extent) -> None:
+    """NaN in all pages, all round buffers, and the null slot of what the model keeps per request."""
+    for state in declared:
+        tensor = arena.tensors.get(state.name)
+        if tensor is None or not tensor.dtype.is_floating_point:
+            continue
+        if isinstance(state, PagedState | RoundBuffer):
+            tensor.fill_(float("nan"))
+        elif not state.name.startswith("requests.") or state.name == "requests.feedback":
+            tensor[extent.null_slot] = float("nan")
 
 
 def emitted(record: np.ndarray) -> list[int]:

@@ -178,6 +178,36 @@ def test_an_interrupt_leaves_the_engine_usable_and_closable(at, monkeypatch):
     assert_free(engine)
 
 
+@pytest.mark.parametrize("at", range(1, 9))
+def test_a_program_that_fails_loses_its_own_requests_and_nothing_else(at, monkeypatch):
+    engine = scripted_engine(mixing(), scripted_manifest(lanes=1))
+    collect, calls = engine._device.collect, iter(range(1, 1000))
+
+    def failing(frame: int):
+        completion = collect(frame)
+        if next(calls) == at:
+            raise ValueError("broken")
+        return completion
+
+    monkeypatch.setattr(engine._device, "collect", failing)
+    first, second = (engine.submit(prompt_of(length), Sampling(max_tokens=20))[0] for length in (30, 40))
+    with pytest.raises(ValueError, match="broken"):
+        engine.wait([first])
+    with pytest.raises(RequestError, match="lost"):
+        engine.wait([first])
+    (done,) = engine.wait([second])
+    assert list(done.token_ids) == reference(prompt_of(40), 20)
+    assert_free(engine)
+
+
+def test_a_stream_whose_engine_is_closed_still_ends_with_a_completion():
+    engine = scripted_engine(mixing())
+    events = engine.stream(prompt_of(5), Sampling(max_tokens=100))
+    next(events)
+    engine.close()
+    assert [event.finish_reason for event in events][-1] == "cancelled"
+
+
 def test_waiting_requests_are_served_in_order_and_may_be_cancelled():
     manifest = scripted_manifest(lanes=1)
     with scripted_engine(mixing(), manifest) as engine:
@@ -215,7 +245,9 @@ def test_a_request_that_can_never_fit_is_refused_at_once():
         assert_free(engine)
 
 
-@pytest.mark.parametrize("prompt", ["", [], [[]], [5, "x"], [-1], [512], [True], 7, None, ["ok", []]])
+@pytest.mark.parametrize(
+    "prompt", ["", [], [[]], [5, "x"], [-1], [512], [True], 7, None, b"Hi", ["ok", b"Hi"], ["ok", []]]
+)
 def test_what_is_no_prompt_is_refused_and_nothing_stays(prompt):
     with scripted_engine(mixing()) as engine:
         with pytest.raises(RequestError):

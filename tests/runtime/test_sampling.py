@@ -22,7 +22,9 @@ def resolved(room: int = 50, **wishes):
         ("min_p", -0.1), ("repetition_penalty", 0), ("presence_penalty", 3), ("frequency_penalty", -3), ("top_k", -1),
         ("top_k", 1.5), ("seed", -1), ("seed", 2**63), ("n", 0), ("max_tokens", 0), ("max_tokens", True),
         ("min_tokens", -1), ("logprobs", -1), ("max_draft_tokens", -1), ("stop", [""]), ("stop", 3), ("stop", [1]),
-        ("stop_token_ids", 5), ("logit_bias", [1]), ("logit_bias", {1: float("inf")}), ("ignore_eos", "yes"),
+        ("stop_token_ids", 5), ("logit_bias", [1]), ("logit_bias", {1: float("inf")}), ("logit_bias", {1: 1e31}),
+        ("logit_bias", {1: 10**400}), ("temperature", 10**400), ("temperature", 1e300), ("repetition_penalty", 1e-300),
+        ("ignore_eos", "yes"),
         ("speculation", "off"), ("grammar", "x"), ("json_schema", {}), ("regex", "a+"),
     ],
 )  # fmt: skip

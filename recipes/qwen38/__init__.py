@@ -1,0 +1,1 @@
+"""Qwen3.8-Flash-Next with its embedded MTP drafter."""
