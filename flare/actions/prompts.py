@@ -9,7 +9,7 @@ from typing import Any
 
 from flare.config.config import Config
 from flare.contract.vocabulary import Vocabulary
-from flare.errors import ConfigError, RequestError
+from flare.errors import ConfigError, FlareError, RequestError
 from flare.runtime.sampling import Sampling
 
 Prompt = str | list[int] | list[dict[str, str]]
@@ -22,6 +22,11 @@ class Line:
 
     prompt: Prompt
     sampling: Sampling
+    where: str = ""  # file and line, for messages
+
+    def blame(self, error: FlareError) -> str:
+        """The sentence, and which line it is about."""
+        return f"{self.where}: {error}" if self.where else str(error)
 
 
 def read_prompts(config: Config) -> list[Line]:
@@ -83,7 +88,7 @@ def _parse(path: Path, number: int, line: str) -> Line:
     if not isinstance(wishes, dict) or any(key not in known for key in wishes):
         raise ConfigError(f"{where}: sampling takes {', '.join(known)}.")
     try:
-        return Line(given[0], Sampling(**wishes))
+        return Line(given[0], Sampling(**wishes), where)
     except RequestError as error:
         raise ConfigError(f"{where}: {error}") from error
 

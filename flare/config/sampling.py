@@ -10,7 +10,7 @@ TokenId = Annotated[int, Field(ge=0)]
 
 
 def _one_or_many(value: Any) -> Any:
-    return (value,) if isinstance(value, str | int) else value
+    return () if value is None else (value,) if isinstance(value, str | int) else value
 
 
 def _ids(value: Any) -> Any:

@@ -92,6 +92,8 @@ def folder_geometry(facts: Facts) -> dict[str, int | float | bool]:
     if facts.get("quantization_config", None) is not None:
         raise CheckpointError(f"{facts.checkpoint.origin} is quantised; use its unquantised folder or a GGUF file.")
     rope = facts.get("rope_parameters", None) or facts.get("rope_scaling", None) or {}
+    if not isinstance(rope, Mapping):
+        raise CheckpointError(f"{facts.checkpoint.origin} has rope_scaling={rope!r}, which must be an object or null.")
     kind = rope.get("rope_type", rope.get("type", "default"))
     facts.require("rope_scaling", kind, ("default",), "does not scale rotary embeddings")
     partial = rope.get("partial_rotary_factor", facts.get("partial_rotary_factor", 1.0))

@@ -59,15 +59,15 @@ def test_copies_are_accepted_and_told_apart(core, folder):
 
 
 @pytest.mark.parametrize("width", [1, 3, 8])
-def test_sampled_tokens_are_the_same_in_any_lane_and_batch_at_a_fixed_width(core, folder, width):
-    """History is off: what is drafted then depends on the request alone."""
+def test_sampled_tokens_are_the_same_in_any_lane_and_batch_at_a_fixed_width(folder, width):
+    """History is off, and the core holds the fixed width alone: a request's rounds then depend on itself only."""
     warm = flare.Sampling(temperature=0.9, top_k=30, top_p=0.95, seed=5, max_tokens=32, ignore_eos=True)
-    one = arm(core, folder, f"serving.fixed_width={width}", "serving.history_drafts=false")
-    alone = generate(one, [PROMPTS[1]], warm, together=True)[0].token_ids
-    for lane in range(4):
-        prompts = [PROMPTS[0]] * 4
-        prompts[lane] = PROMPTS[1]
-        assert generate(one, prompts, warm, together=True)[lane].token_ids == alone
+    with tiny_core(folder, f"serving.fixed_width={width}", "serving.history_drafts=false") as one:
+        alone = generate(one, [PROMPTS[1]], warm, together=True)[0].token_ids
+        for lane in range(4):
+            prompts = [PROMPTS[0]] * 4
+            prompts[lane] = PROMPTS[1]
+            assert generate(one, prompts, warm, together=True)[lane].token_ids == alone
 
 
 @pytest.mark.parametrize("depth", range(1, 8))

@@ -4,9 +4,12 @@ import pytest
 import torch
 
 from flare.layers.rows import causal_rows
+from flare.layers.sparse_attention import sparse_rotary
+from flare.rounds.proposals import ProposalDraws
 from flare.rounds.requests import Lanes
 from flare.rounds.rows import page_tables
-from tests.recipes.qwen38.tiny import GEOMETRY, golden, tiny_bench
+from tests.recipes.qwen38.tiny import golden, tiny_bench
+from tests.rounds.harness import GREEDY, Bench
 
 # The oracle ran in float32; fed in pieces it differs from itself by 6e-6 (its own `incremental_max_abs`), on values of
 # order one to ten.
@@ -60,8 +63,6 @@ def test_the_drafter_computes_the_golden_rows():
         rows = prompt_rows(core, run["next_ids"])
         fused = drafter._fused(rows, run["target_multi"][0])
         assert relative_error(fused, run["feedback"][0].flatten(1)) <= TOLERANCE
-        from flare.layers.sparse_attention import sparse_rotary
-
         rotary = sparse_rotary(core.model.ops, core.model.target.rotary, rows.positions)
         residual = drafter.layer.prefill(fused, rows, rotary)
         logits = core.model.target.head(drafter.mixer.mix(residual))
@@ -74,24 +75,34 @@ def test_recursive_drafts_after_the_prompt_are_the_golden_ones():
     run, mtp = golden("tiny_target_run"), golden("tiny_mtp_run")
     tokens = run["input_ids"][0].tolist()
     core = tiny_bench("float32")
-    from tests.rounds.harness import GREEDY
-
     # 45 tokens make 44 pairs; the golden drafts continue from the last pair, whose next token is the 45th.
     core.admit(0, tokens[:44], GREEDY)
     core.chunk(0, tokens[:44], 64, sample=True)
     core.model.requests.pending[0] = tokens[44]
     core.name_lanes([0])
-    drafted = propose(core, depth=3)
+    drafted, logits = propose(core, depth=3)
     assert drafted == mtp["draft_tokens"].tolist()
-    assert GEOMETRY.vocab == 96
+    assert relative_error(logits, mtp["draft_logits"]) <= TOLERANCE
 
 
-def propose(core, depth: int) -> list[int]:
-    from flare.rounds.proposals import ProposalDraws
+class RecordingDraws(ProposalDraws):
+    """Keeps the logits each draft was drawn from."""
 
+    def __init__(self, *parts) -> None:
+        super().__init__(*parts)
+        self.logits: list[torch.Tensor] = []
+
+    def sample(self, logits: torch.Tensor, step: int) -> tuple[torch.Tensor, torch.Tensor]:
+        self.logits.append(logits[0].clone())
+        return super().sample(logits, step)
+
+
+def propose(core: Bench, depth: int) -> tuple[list[int], torch.Tensor]:
+    """Drafts of slot 0 in lane 0, and their logits [D, V]."""
     with torch.inference_mode():
         arguments, requests = core.frame.arguments, core.model.requests
         lanes = requests.lanes(arguments, 1)
         tail = requests.tail(lanes, page_tables(arguments, lanes, core.extent))
-        draws = ProposalDraws(core.model, lanes, tail.pending, arguments)
-        return core.model.drafter.propose(tail, depth, draws).tokens[0].tolist()
+        draws = RecordingDraws(core.model, lanes, tail.pending, arguments)
+        tokens = core.model.drafter.propose(tail, depth, draws).tokens[0].tolist()
+    return tokens, torch.stack(draws.logits)
