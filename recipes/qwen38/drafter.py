@@ -21,7 +21,7 @@ from flare.layers.hyperconnection import HyperConnection, StreamMixer
 from flare.layers.moe import SparseMoe
 from flare.layers.mtp_feedback import MtpFeedback
 from flare.layers.rows import Rows, causal_rows
-from flare.layers.sparse_attention import SparseAttention, sparse_rotary
+from flare.layers.sparse_attention import DraftSelection, SparseAttention, sparse_rotary
 from flare.layers.storage import Storage
 from flare.layers.target import Target
 from flare.ops.operators import Operators
@@ -40,12 +40,14 @@ class Drafter:
         model_config = ConfigDict(frozen=True, extra="forbid")
 
         max_depth: int = Field(ge=1, le=7, description="most drafts of one round")
+        share_selection: bool = Field(description="later drafts attend to what the first one selected, and since")
 
     source: DraftSource = "mtp+copy"
     absorbs: bool = True
 
     def __init__(self, config: Config, target: Target) -> None:
-        self.max_depth, self.model = config.max_depth, cast(qwen38.Target, target)
+        self.max_depth, self.share_selection = config.max_depth, config.share_selection
+        self.model = cast(qwen38.Target, target)
         geometry, dtype, name = self.model.geometry, self.model.dtype, "mtp.layers.0"
         self.feedback = MtpFeedback("mtp", streams(geometry), dtype)
         self.attention = SparseAttention(f"{name}.self_attn", attention(geometry), dtype)
@@ -77,17 +79,29 @@ class Drafter:
 
     def propose(self, tail: Tail, depth: int, draws: Draws) -> Proposal:
         """Step j draws draft j from the pair at position N − 1 + j; step 0 also writes pair N − 1."""
-        token, residual = tail.pending, tail.feedback
+        token, residual, selection = tail.pending, tail.feedback, None
         tokens, laws = [tail.pending.new_zeros((len(token), 0))], []
         for step in range(depth):
             lengths = (tail.consumed - 1).clamp_min(0) + step
             rows = causal_rows(token[:, None], tail.live.long(), lengths, tail.slots, tail.pages)
-            rotary = sparse_rotary(self.ops, self.model.rotary, rows.positions)
-            residual = self.layer.verify(self._fused(rows, residual), rows, rotary)
+            residual, selection = self._step(rows, self._fused(rows, residual), selection)
             token, law = draws.sample(self.target.head(self.mixer.mix(residual)), step)
             tokens.append(token[:, None])
             laws.append(law)
         return Proposal(torch.cat(tokens, 1), torch.stack(laws, 1) if laws else None)
+
+    def _step(
+        self, rows: Rows, residual: Tensor, selection: DraftSelection | None
+    ) -> tuple[Tensor, DraftSelection | None]:
+        """One draft through the layer; the selection of the first step serves the later ones where it is shared."""
+        rotary = sparse_rotary(self.ops, self.model.rotary, rows.positions)
+        x, injection = self.layer.attention_streams.read(residual)
+        if selection is not None:
+            y = self.attention.draft_again(x, rows, rotary, selection)
+        else:
+            y, first = self.attention.draft_first(x, rows, rotary)
+            selection = first if self.share_selection else None
+        return self.layer.think(self.layer.attention_streams.write(residual, y, injection)), selection
 
     def _fused(self, rows: Rows, feedback: Tensor) -> Tensor:
         """The draft layer's residual [R, F] of each pair."""

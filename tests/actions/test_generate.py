@@ -27,7 +27,19 @@ def test_one_prompt_that_is_too_long_costs_the_others_nothing(command, tmp_path,
 
 
 def test_several_completions_of_one_prompt_come_in_order(command, capsys):
-    assert cli.main([*command, "prompt=hello", "sampling.n=3", "sampling.seed=5", "sampling.temperature=100", "sampling.top_k=0"]) == 0
+    assert (
+        cli.main(
+            [
+                *command,
+                "prompt=hello",
+                "sampling.n=3",
+                "sampling.seed=5",
+                "sampling.temperature=100",
+                "sampling.top_k=0",
+            ]
+        )
+        == 0
+    )
     texts = [json.loads(line)["token_ids"] for line in capsys.readouterr().out.splitlines()]
     assert len(texts) == 3
     assert texts[0] != texts[1]

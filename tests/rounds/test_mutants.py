@@ -15,7 +15,7 @@ Patch = Callable[[pytest.MonkeyPatch], None]
 
 
 def every_count() -> None:
-    test_speculative.test_every_accepted_and_emitted_count_leaves_the_state_of_single_steps(4)
+    test_speculative.test_every_accepted_and_emitted_count_leaves_the_state_of_single_steps(4, "budget")
 
 
 def stop_inside_block() -> None:

@@ -59,20 +59,29 @@ def drafts_accepted(slot: int, done: int, accepted: int, depth: int) -> list[int
     return [*right, *(wrong(token) for token in TRUTH[slot][done + accepted : done + depth])]
 
 
+@pytest.mark.parametrize("clip", ["budget", "stop"])
 @pytest.mark.parametrize("width", range(1, 9))
-def test_every_accepted_and_emitted_count_leaves_the_state_of_single_steps(width):
+def test_every_accepted_and_emitted_count_leaves_the_state_of_single_steps(width, clip):
+    """The round emits all of a + 1 tokens, or is cut to t of them by the output budget or by a stop id."""
     for accepted in range(width):
         for emit in range(1, accepted + 2):
-            # The budget clips the round to `emit` tokens; the first came from prefill.
-            policy = GREEDY if emit == accepted + 1 else replace(GREEDY, max_tokens=1 + emit)
+            policy = GREEDY
+            if emit <= accepted:  # the first token came from prefill
+                stop = TRUTH[0][emit]
+                policy = replace(GREEDY, max_tokens=1 + emit) if clip == "budget" else replace(GREEDY, stop_ids=(stop,))
+                if clip == "stop" and stop in TRUTH[0][:emit]:
+                    continue
             one = bench(WEIGHTS)
             one.start(0, PROMPTS[0], policy)
             record = one.round([0], width, {0: drafts_accepted(0, 1, accepted, width - 1)})[0]
             assert emitted(record) == TRUTH[0][1 : 1 + emit]
             assert record[Field.EMITTED] == emit
-            assert record[Field.ACCEPTED] == min(accepted, emit - 1)  # no draft is offered for the budget's last token
+            # No draft is offered for the budget's last token; a stop may be an accepted draft itself.
+            cut_by_budget = clip == "budget" and emit <= accepted
+            assert record[Field.ACCEPTED] == (emit - 1 if cut_by_budget else min(accepted, emit))
             assert record[Field.OFFERED] == min(width - 1, policy.max_tokens - 2)
-            assert record[Field.TERMINAL] == (Terminal.LENGTH if emit <= accepted else Terminal.LIVE)
+            ended = Terminal.LENGTH if clip == "budget" else Terminal.STOP
+            assert record[Field.TERMINAL] == (ended if emit <= accepted else Terminal.LIVE)
             assert_same_state(one.committed(0), stepped(0, 1 + emit, policy))
 
 

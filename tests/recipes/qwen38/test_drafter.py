@@ -33,11 +33,12 @@ def recorded(core: Bench) -> dict[int, tuple[int, torch.Tensor]]:
     return pairs
 
 
+@pytest.mark.parametrize("share_selection", [False, True])
 @pytest.mark.parametrize("widths", [(1,), (8,), (8, 1, 5), (3, 8, 8)])
 @pytest.mark.parametrize("accepted", [0, 2, 7])
-def test_the_draft_cache_equals_the_teacher_forced_one_bit_for_bit(widths, accepted):
+def test_the_draft_cache_equals_the_teacher_forced_one_bit_for_bit(widths, accepted, share_selection):
     """Float32 rows have the same bits at any width: one absorption of all pairs must leave what many rounds left."""
-    core = tiny_bench("float32")
+    core = tiny_bench("float32", share_selection=share_selection)
     pairs = recorded(core)
     done = len([core.start(0, PROMPTS[0], GREEDY)])
     for width in widths:

@@ -44,8 +44,7 @@ def copies(slot: int, done: int, accepted: int, depth: int) -> list[int]:
     return [*right, *(wrong(token) for token in TRUTH[slot][done + accepted : done + depth])]
 
 
-@pytest.mark.parametrize("slot", [0, 1, 3])
-@pytest.mark.parametrize("width", [2, 5, 8])
+@pytest.mark.parametrize(("width", "slot"), [*((width, 0) for width in range(1, 9)), (2, 1), (8, 1), (5, 3), (8, 3)])
 def test_every_accepted_and_emitted_count_leaves_the_state_of_single_steps(width, slot):
     for accepted in range(width):
         for emit in {1, (accepted + 2) // 2, accepted + 1}:
@@ -111,9 +110,11 @@ def test_a_slot_given_to_another_request_remembers_nothing():
     assert emitted(core.round([0], 4, {})[0])[0] == emitted(fresh.round([0], 4, {})[0])[0]
 
 
-def test_learned_drafts_change_no_greedy_token():
+@pytest.mark.parametrize("share_selection", [False, True])
+def test_learned_drafts_change_no_greedy_token(share_selection):
     for slot in PROMPTS:
-        core = started(slot)
+        core = tiny_bench(share_selection=share_selection)
+        core.start(slot, PROMPTS[slot], GREEDY)
         tokens, offered = [TRUTH[slot][0]], 0
         while len(tokens) < 24:
             record = core.round([slot], 6, {})[slot]

@@ -79,12 +79,15 @@ def declared_weights() -> dict[str, Tensor]:
 WEIGHTS = declared_weights()
 
 
-def tiny_bench(dtype: str = "float64", *, drafting: bool = True, width: int = 8) -> Bench:
+def tiny_bench(
+    dtype: str = "float64", *, drafting: bool = True, width: int = 8, share_selection: bool = False
+) -> Bench:
     """A fresh tiny model, poisoned where nothing committed may come from."""
     extent = bench_extent(GEOMETRY.vocab, GEOMETRY.context, width)
     rounds = RoundShape(extent.lanes, extent.width, extent.chunk)
     target = Target(Target.Config(geometry=GEOMETRY, formats=FORMATS), dtype, rounds)
-    drafter = Drafter(Drafter.Config(max_depth=7), target) if drafting else None
+    settings = Drafter.Config(max_depth=7, share_selection=share_selection)
+    drafter = Drafter(settings, target) if drafting else None
     return bench_of(target, drafter, WEIGHTS, extent, dtype)
 
 
