@@ -29,6 +29,7 @@ from flare.layers.attention import AttentionShape
 from flare.layers.decoder import DecoderShape, DenseDecoder
 from flare.layers.storage import Storage
 from flare.layers.target import Target
+from flare.ops.operators import Operators
 from flare.plan.declarations import PagedState, RoundBuffer, State
 from flare.rounds.decode import decode
 from flare.rounds.init import init
@@ -182,11 +183,18 @@ class Bench:
         return columns
 
 
-def bench(weights: dict[str, Tensor] | None = None, *, width: int = 8, dtype: str = "float64") -> Bench:
+def bench(
+    weights: dict[str, Tensor] | None = None,
+    *,
+    width: int = 8,
+    dtype: str = "float64",
+    operators: Operators | None = None,
+) -> Bench:
     """A fresh dense decoder whose drafts are copies."""
     target = DenseDecoder(SHAPE, dtype)
+    drafter = Copies(Copies.Config(max_depth=7), target)
     extent = bench_extent(SHAPE.vocab, SHAPE.context, width)
-    return bench_of(target, Copies(Copies.Config(max_depth=7), target), weights or random_weights(), extent, dtype)
+    return bench_of((target, drafter), weights or random_weights(), extent, dtype, operators)
 
 
 def bench_extent(vocab: int, context: int, width: int = 8) -> Extent:
@@ -204,15 +212,23 @@ def bench_extent(vocab: int, context: int, width: int = 8) -> Extent:
     )
 
 
-def bench_of(target: Target, drafter: Drafter | None, weights: dict[str, Tensor], extent: Extent, dtype: str) -> Bench:
+def bench_of(
+    parts: tuple[Target, Drafter | None],
+    weights: dict[str, Tensor],
+    extent: Extent,
+    dtype: str,
+    operators: Operators | None = None,
+) -> Bench:
     """A fresh model; NaN everywhere that nothing committed may ever come from.
 
     Args:
         weights: by declared name; floating ones are cast to what was declared.
+        operators: of the CPU, unless a test brings its own.
     """
+    target, drafter = parts
+    operators = operators or ops.load("cpu")
     declared = [part for _, part in declarations(target, drafter, extent, extent.lanes * extent.width, dtype)]
     arena = Arena(declared, extent, torch.device("cpu"))
-    operators = ops.load("cpu")
     wanted = [weight for part in declared for weight in part.weights]
     storage = Storage(
         weights={item.name: weights[item.name].to(torch_dtype(item.dtype)) for item in wanted if not item.linear},

@@ -7,6 +7,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from flare.layers.rows import RoundShape
+from flare.ops.operators import Operators
 from recipes.qwen38.drafter import Drafter
 from recipes.qwen38.geometry import Formats, Geometry
 from recipes.qwen38.target import Target
@@ -80,7 +81,12 @@ WEIGHTS = declared_weights()
 
 
 def tiny_bench(
-    dtype: str = "float64", *, drafting: bool = True, width: int = 8, share_selection: bool = False
+    dtype: str = "float64",
+    *,
+    drafting: bool = True,
+    width: int = 8,
+    share_selection: bool = False,
+    operators: Operators | None = None,
 ) -> Bench:
     """A fresh tiny model, poisoned where nothing committed may come from."""
     extent = bench_extent(GEOMETRY.vocab, GEOMETRY.context, width)
@@ -88,7 +94,7 @@ def tiny_bench(
     target = Target(Target.Config(geometry=GEOMETRY, formats=FORMATS), dtype, rounds)
     settings = Drafter.Config(max_depth=7, share_selection=share_selection)
     drafter = Drafter(settings, target) if drafting else None
-    return bench_of(target, drafter, WEIGHTS, extent, dtype)
+    return bench_of((target, drafter), WEIGHTS, extent, dtype, operators)
 
 
 def committed(core: Bench, slot: int) -> dict[str, Tensor]:
