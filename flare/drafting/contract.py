@@ -56,12 +56,12 @@ class Pairs:
 class Draws(Protocol):
     """The proposal draws of one round: each step has its own, skipped ones are never used again."""
 
-    def sample(self, logits: Tensor, step: int) -> tuple[Tensor, Tensor]:
-        """Draw draft `step` of every lane from its logits [B, V], filtered like the request's own law.
+    def sample(self, logits: Tensor, step: int) -> Tensor:
+        """Draw draft `step` of every lane [B] int64 from its logits [B, V], filtered like the request's own law."""
+        ...
 
-        Returns:
-            tokens [B] int64, and the law each was drawn from [B, V + 1], valid until the round ends.
-        """
+    def laws(self, depth: int) -> Tensor:
+        """The laws the first `depth` drafts were drawn from [B, D, V + 1], valid until the round ends."""
         ...
 
 

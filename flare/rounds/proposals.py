@@ -25,11 +25,19 @@ class ProposalDraws:
         self._seeds = model.requests.seed[lanes.slots]
         self._events = model.requests.events[lanes.slots, int(Domain.PROPOSAL)]
 
-    def sample(self, logits: Tensor, step: int) -> tuple[Tensor, Tensor]:
+    @property
+    def _buffer(self) -> Tensor:
+        assert self._model.proposals is not None, "a drafter that samples needs the proposal buffer"
+        return self._model.proposals
+
+    def laws(self, depth: int) -> Tensor:
+        """See `drafting.contract.Draws`."""
+        return self._buffer[:depth, : len(self._pending)].transpose(0, 1)
+
+    def sample(self, logits: Tensor, step: int) -> Tensor:
         """See `drafting.contract.Draws`."""
         count = len(self._pending)
-        assert self._model.proposals is not None, "a drafter that samples needs the proposal buffer"
-        law = self._model.proposals[step, :count, None]
+        law = self._buffer[step, :count, None]
         rows = LawRows(
             tokens=self._pending[:, None],
             length=torch.zeros_like(self._pending),
@@ -47,4 +55,4 @@ class ProposalDraws:
             self._seeds,
             offset(Domain.PROPOSAL, proposal_event(self._events, step)),
         )
-        return tokens[:, 0], law[:, 0]
+        return tokens[:, 0]

@@ -80,15 +80,14 @@ class Drafter:
     def propose(self, tail: Tail, depth: int, draws: Draws) -> Proposal:
         """Step j draws draft j from the pair at position N − 1 + j; step 0 also writes pair N − 1."""
         token, residual, selection = tail.pending, tail.feedback, None
-        tokens, laws = [tail.pending.new_zeros((len(token), 0))], []
+        tokens = [tail.pending.new_zeros((len(token), 0))]
         for step in range(depth):
             lengths = (tail.consumed - 1).clamp_min(0) + step
             rows = causal_rows(token[:, None], tail.live.long(), lengths, tail.slots, tail.pages)
             residual, selection = self._step(rows, self._fused(rows, residual), selection)
-            token, law = draws.sample(self.target.head(self.mixer.mix(residual)), step)
+            token = draws.sample(self.target.head(self.mixer.mix(residual)), step)
             tokens.append(token[:, None])
-            laws.append(law)
-        return Proposal(torch.cat(tokens, 1), torch.stack(laws, 1) if laws else None)
+        return Proposal(torch.cat(tokens, 1), draws.laws(depth) if depth else None)
 
     def _step(
         self, rows: Rows, residual: Tensor, selection: DraftSelection | None

@@ -92,7 +92,7 @@ class RecordingDraws(ProposalDraws):
         super().__init__(*parts)
         self.logits: list[torch.Tensor] = []
 
-    def sample(self, logits: torch.Tensor, step: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def sample(self, logits: torch.Tensor, step: int) -> torch.Tensor:
         self.logits.append(logits[0].clone())
         return super().sample(logits, step)
 
