@@ -54,6 +54,12 @@ class ArmDevice:
         self._device = device
         self._submitted: dict[int, tuple[int, float]] = {}
 
+    def attach(self) -> None:
+        self._device.attach()
+
+    def detach(self) -> None:
+        self._device.detach()
+
     def arguments(self, frame: int) -> Arguments[HostArray]:
         return self._device.arguments(frame)
 

@@ -44,6 +44,12 @@ class RecordingDevice:
         self._graphs: dict[int, int] = {}
         self._collected_s: float | None = None
 
+    def attach(self) -> None:
+        self._device.attach()
+
+    def detach(self) -> None:
+        self._device.detach()
+
     def arguments(self, frame: int) -> Arguments[HostArray]:
         return self._device.arguments(frame)
 

@@ -21,6 +21,18 @@ class Device(Protocol):
         """The graphs `submit` may name."""
         ...
 
+    def attach(self) -> None:
+        """Take the frames for one engine.
+
+        Raises:
+            RequestError: another engine has them, or the device is closed.
+        """
+        ...
+
+    def detach(self) -> None:
+        """Give the frames back; none may be in flight. Idempotent."""
+        ...
+
     def arguments(self, frame: int) -> Arguments[HostArray]:
         """NumPy views of a frame's pinned inputs; only for a frame that is released."""
         ...

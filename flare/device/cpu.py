@@ -9,6 +9,7 @@ import torch
 from flare.contract.device import FRAMES
 from flare.contract.frames import Arguments, Completion, HostArray, host_arguments, host_completion
 from flare.contract.manifest import Manifest
+from flare.errors import RequestError
 from flare.rounds.model import Frame
 
 Program = Callable[[Frame], None]
@@ -22,9 +23,20 @@ class CpuDevice:
         assert len(programs) == len(manifest.graphs)
         self.manifest = manifest
         self._programs = programs
+        self._attached = self._closed = False
         self._frames = [_FramePair(manifest) for _ in range(FRAMES)]
         # OpenMP keeps its thread count per calling thread, so the worker sets its own.
         self._worker = ThreadPoolExecutor(1, "flare-device", torch.set_num_threads, (threads,))
+
+    def attach(self) -> None:
+        if self._closed:
+            raise RequestError("This core is closed: prepare it again to serve from it.")
+        if self._attached:
+            raise RequestError("This core already serves an engine: close that one first.")
+        self._attached = True
+
+    def detach(self) -> None:
+        self._attached = False
 
     def arguments(self, frame: int) -> Arguments[HostArray]:
         pair = self._frames[frame]
@@ -50,6 +62,7 @@ class CpuDevice:
 
     def close(self) -> None:
         """Finish what was submitted and end the worker. Idempotent."""
+        self._closed = True
         self._worker.shutdown()
 
     def _submitted(self, frame: int) -> "Future[None]":

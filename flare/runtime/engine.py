@@ -65,6 +65,8 @@ class Engine:
         self._intake = Intake(config, core.vocabulary, extent, catalog)
         self._copies = copies
         self._device = device
+        device.attach()
+        self._closed = False
         self._writers = [FrameWriter(extent) for _ in range(FRAMES)]
         self._in_flight: deque[Flight] = deque()
         self._live: dict[int, Request] = {}
@@ -138,6 +140,8 @@ class Engine:
         Raises:
             RequestError, CapacityError: what this core cannot serve.
         """
+        if self._closed:
+            raise RequestError("This engine is closed: open another one over the core.")
         handles = self._intake.requests(prompt, sampling or Sampling())
         for request in handles:
             self.scheduler.add(request)
@@ -185,6 +189,9 @@ class Engine:
         for request in list(self._live.values()):
             request.cancelled = True
             self._retire_unless_named(request)
+        if not self._closed:  # by now another engine may have the frames
+            self._closed = True
+            self._device.detach()
 
     def _fill(self) -> None:
         """Queue launches while a frame is free and something is ready."""

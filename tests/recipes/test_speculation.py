@@ -3,6 +3,7 @@
 import pytest
 
 import flare
+from flare.errors import RequestError
 from tests.recipes.tiny_core import arm, tiny_core
 
 PROMPTS = ["the lake the lake the", "ab" * 40, "hello hello", "1 2 3 1 2 3 1 2", "x", "the the the hell hell he"]
@@ -118,3 +119,15 @@ def test_logprobs_of_accepted_tokens_equal_those_of_one_token_decoding(core, fol
     for ours, theirs in zip(wide.logprobs, plain.logprobs, strict=True):
         assert ours.token_id == theirs.token_id
         assert ours.logprob == pytest.approx(theirs.logprob, abs=1e-5)
+
+
+def test_two_engines_over_one_core_are_refused_in_a_sentence(folder):
+    with tiny_core(folder) as core:
+        with flare.Engine(core), pytest.raises(RequestError, match="already serves an engine"):
+            flare.Engine(core)
+        with flare.Engine(core) as engine:
+            assert engine.generate("x", flare.Sampling(max_tokens=2, ignore_eos=True)).usage.completion_tokens == 2
+        with pytest.raises(RequestError, match="engine is closed"):
+            engine.generate("x")
+    with pytest.raises(RequestError, match="closed"):
+        flare.Engine(core)

@@ -120,6 +120,12 @@ class ScriptedDevice:
         self._owner: dict[int, tuple[int, int]] = {}
         self._storage: dict[tuple[int, int], int] = {}
 
+    def attach(self) -> None:
+        """One engine a script: nothing to share."""
+
+    def detach(self) -> None:
+        """Nothing was taken."""
+
     def arguments(self, frame: int) -> Arguments:
         require(self._pairs[frame].graph is None, "arguments of a frame that is not released")
         return self._pairs[frame].arguments
