@@ -160,7 +160,7 @@ def test_layers_read_no_tensor_on_the_host(form):
     core.verify([2], [PROMPT], [x[PROMPT:]], 8)
     rows, emitted = core.rows, torch.tensor([2])
     flat = torch.zeros(8, x.shape[1], dtype=x.dtype)
-    with NoHostReads(vocab=-1, declared=set()):
+    with NoHostReads({-1}, declared=set()):
         layer.prefill(flat, rows)
         layer.verify(flat, rows)
         layer.commit(rows, emitted)

@@ -204,7 +204,7 @@ def test_the_layer_reads_nothing_on_the_host() -> None:
     layer.consume(0, inputs[:70])
     rows = layer.rows([0, SLOTS], [70, 0], [1, 0], 1)
     rotary, hidden = layer.rotary(rows), inputs[70:72]
-    with NoHostReads(vocab=-2, declared=set()):
+    with NoHostReads({-2}, declared=set()):
         layer.layer.verify(hidden, rows, rotary)
         _, first = layer.layer.draft_first(hidden, rows, rotary)
         layer.layer.draft_again(hidden, rows, rotary, first)
