@@ -9,10 +9,11 @@ from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import NamedTuple
 
+from flare.bench.passing import PassingDevice
 from flare.build import Core, selection
 from flare.config.config import Config
 from flare.contract.device import Device
-from flare.contract.frames import Arguments, Completion, HostArray
+from flare.contract.frames import Completion, HostArray
 from flare.contract.manifest import Manifest
 from flare.contract.vocabulary import Vocabulary
 from flare.plan.plan import selected_graphs
@@ -45,39 +46,23 @@ class Replay(NamedTuple):
     seconds: float
 
 
-class ArmDevice:
+class ArmDevice(PassingDevice):
     """The shared device as one arm sees it."""
 
     def __init__(self, device: Device, manifest: Manifest) -> None:
-        self.manifest = manifest
+        super().__init__(device, manifest)
         self.replays: list[Replay] = []
-        self._device = device
         self._submitted: dict[int, tuple[int, float]] = {}
-
-    def attach(self) -> None:
-        self._device.attach()
-
-    def detach(self) -> None:
-        self._device.detach()
-
-    def arguments(self, frame: int) -> Arguments[HostArray]:
-        return self._device.arguments(frame)
 
     def submit(self, graph: int, frame: int) -> None:
         self._submitted[frame] = (graph, perf_counter())
-        self._device.submit(graph, frame)
-
-    def poll(self, frame: int) -> bool:
-        return self._device.poll(frame)
+        super().submit(graph, frame)
 
     def collect(self, frame: int) -> Completion[HostArray]:
-        completion = self._device.collect(frame)
+        completion = super().collect(frame)
         graph, since = self._submitted[frame]
         self.replays.append(Replay(graph, perf_counter() - since))
         return completion
-
-    def release(self, frame: int) -> None:
-        self._device.release(frame)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from itertools import count
 from time import perf_counter
 from typing import Any
 
-from flare.bench.arms import PLAIN, Arm, ArmDevice, Bench
+from flare.bench.arms import Arm, ArmDevice, Bench
 from flare.bench.entries import Entry, Turn
 from flare.bench.statistics import percentile, repeated_share
 from flare.errors import FlareError
@@ -195,8 +195,3 @@ def _facts(done: Completion, device: ArmDevice, gaps: list[float]) -> dict[str, 
         "depths": tuple(tuple(counts) for counts in speculation.by_depth),
         "repeated": repeated_share(done.token_ids),
     }
-
-
-def is_plain(observation: Observation) -> bool:
-    """Whether this is the arm all others are compared with."""
-    return observation.arm == PLAIN

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flare.bench.arms import Arm, Bench, arm_manifest
+from flare.bench.passing import PassingDevice
 from flare.bench.statistics import bootstrap, quartiles
 from flare.contract.device import FRAMES, Device
 from flare.contract.frames import RECORD_FIELDS, Arguments, Completion, Field, HostArray
@@ -26,7 +27,7 @@ class Step(NamedTuple):
     arguments: dict[str, HostArray]
 
 
-class RecordingDevice:
+class RecordingDevice(PassingDevice):
     """Passes everything on and keeps what was submitted and which tokens came back.
 
     Attributes:
@@ -35,23 +36,13 @@ class RecordingDevice:
     """
 
     def __init__(self, device: Device, manifest: Manifest, slot: int = 0) -> None:
-        self.manifest = manifest
+        super().__init__(device, manifest)
         self.steps: list[Step] = []
         self.tokens: list[int] = []
         self.host_s: list[float] = []
-        self._device = device
         self._slot = slot
         self._graphs: dict[int, int] = {}
         self._collected_s: float | None = None
-
-    def attach(self) -> None:
-        self._device.attach()
-
-    def detach(self) -> None:
-        self._device.detach()
-
-    def arguments(self, frame: int) -> Arguments[HostArray]:
-        return self._device.arguments(frame)
 
     def submit(self, graph: int, frame: int) -> None:
         if self._collected_s is not None:
@@ -59,19 +50,13 @@ class RecordingDevice:
             self._collected_s = None
         self.steps.append(Step(graph, copied(self._device.arguments(frame))))
         self._graphs[frame] = graph
-        self._device.submit(graph, frame)
-
-    def poll(self, frame: int) -> bool:
-        return self._device.poll(frame)
+        super().submit(graph, frame)
 
     def collect(self, frame: int) -> Completion[HostArray]:
-        completion = self._device.collect(frame)
+        completion = super().collect(frame)
         self._collected_s = perf_counter()
         self.tokens += emitted(self.manifest, self._graphs[frame], completion, self._slot)
         return completion
-
-    def release(self, frame: int) -> None:
-        self._device.release(frame)
 
 
 def copied(arguments: Arguments[HostArray]) -> dict[str, HostArray]:

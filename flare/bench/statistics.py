@@ -51,9 +51,9 @@ def repeated_share(tokens: Sequence[int], length: int = GRAM_TOKENS) -> float:
     return 1 - len(set(runs)) / len(runs) if runs else 0.0
 
 
-def looping(tokens: Sequence[int]) -> bool:
-    """Whether a text repeats itself so much that copying it measures the loop and not the work."""
-    return repeated_share(tokens) > LOOPING_SHARE
+def looping(share: float) -> bool:
+    """Whether a text with this share of repeated runs measures the loop and not the work."""
+    return share > LOOPING_SHARE
 
 
 def _quantile(ordered: Sequence[float], share: float) -> float:

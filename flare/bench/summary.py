@@ -7,7 +7,7 @@ from typing import Any
 
 from flare.bench.arms import PLAIN
 from flare.bench.paired import RECIPE, Observation
-from flare.bench.statistics import LOOPING_SHARE, Estimate, bootstrap
+from flare.bench.statistics import Estimate, bootstrap, looping
 
 FIRST_TURN, LATER_TURNS = "code_editing, turn 1", "code_editing, later turns"
 NOT_SLOWER, FASTER = 0.97, 1.5
@@ -90,7 +90,7 @@ def _row(key: tuple[str, str, str], group: list[Observation], plain: Sequence[Ob
     pairs = [(own, nearest(own, plain)) for own in group]
     answered = [own for own in group if own.error is None]
     failed = [pair for pair in pairs if any(side.error is not None for side in pair)]
-    circles = [pair for pair in pairs if pair not in failed and any(side.repeated > LOOPING_SHARE for side in pair)]
+    circles = [pair for pair in pairs if pair not in failed and any(looping(side.repeated) for side in pair)]
     kept = [pair for pair in pairs if pair not in failed and pair not in circles]
     ratios = [own.tokens_per_s / other.tokens_per_s for own, other in kept if own is not other]
     rounds = [row for own in answered for row in own.rounds]

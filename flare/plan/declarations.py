@@ -1,7 +1,7 @@
 """Declarations: the weights and state a model part owns, said before any storage exists.
 
 The memory plan adds these up and the arena walks the same list to allocate, so planned and allocated bytes cannot
-differ. Snapshots copy by declaration, so a layer that declares its state gets them for free.
+differ.
 """
 
 from collections.abc import Iterable
@@ -52,14 +52,12 @@ class SlotState:
 
     Attributes:
         shape: of one entry; allocated as [slots + 1, columns?, *shape], the null slot last.
-        snapshot: whether an exact-prefix snapshot holds it (sampling policies and counters it does not).
     """
 
     name: str
     shape: tuple[int, ...]
     dtype: str
     columns: int = 1
-    snapshot: bool = True
 
     @property
     def entry(self) -> tuple[int, ...]:

@@ -62,7 +62,7 @@ class Emission:
 
 
 def declare_requests(extent: Extent, feedback_width: int, dtype: str) -> Declarations:
-    """Every column of the table, named `requests.*`; only the tail's feedback belongs to a snapshot."""
+    """Every column of the table, named `requests.*`."""
     int64 = ("request_id", "generation", "consumed", "generated", "terminal", "pending", "seed")
     policy_int64 = ("top_k", "min_tokens", "max_tokens", "logprobs")
     float32 = ("temperature", "top_p", "min_p", "repetition", "presence", "frequency")
@@ -77,7 +77,7 @@ def declare_requests(extent: Extent, feedback_width: int, dtype: str) -> Declara
         ("generated_counts", (extent.vocab,), "int32"),
         ("bias", (extent.vocab,), "float32"),
     ]
-    state = [SlotState(f"requests.{name}", shape, kind, snapshot=False) for name, shape, kind in columns]
+    state = [SlotState(f"requests.{name}", shape, kind) for name, shape, kind in columns]
     return Declarations(state=(*state, SlotState("requests.feedback", (feedback_width,), dtype)))
 
 

@@ -1,1 +1,1 @@
-"""Storage for what was declared: the arena, and copies of it by declaration."""
+"""Storage for what was declared: the arena."""

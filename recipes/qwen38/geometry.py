@@ -53,7 +53,7 @@ class Geometry(BaseModel):
     indexer_heads: int = Field(ge=1, description="query heads of the QSA token selector")
     index_dim: int = Field(ge=2, multiple_of=2, description="width of one selector head")
     index_budget: int = Field(ge=1, description="tokens selected beside the open tail")
-    compress_ratio: int = Field(ge=1, description="tokens of one selector group; divides the budget")
+    compress_ratio: Literal[4] = Field(description="tokens of one selector group; divides the budget")
     ple_layers: tuple[int, ...] = Field(description="layers with n-gram embeddings, counted from one, increasing")
     ple_embed_dim: int = Field(ge=1, description="width of one token's n-gram embedding")
     ple_conv_kernel: int = Field(ge=2, description="taps of the n-gram convolution; its dilation is ngram_size")

@@ -52,16 +52,16 @@ def test_the_repeated_share_is_a_share(tokens):
 
 
 def test_a_text_that_runs_in_circles_is_told_from_one_that_does_not():
-    assert not looping(list(range(100)))
-    assert not looping([])
-    assert looping([1, 2, 3, 4, 5, 6, 7, 8, 9] * 6)
+    assert not looping(repeated_share(list(range(100))))
+    assert not looping(repeated_share([]))
+    assert looping(repeated_share([1, 2, 3, 4, 5, 6, 7, 8, 9] * 6))
     once_repeated = [*range(40), *range(8)]  # one 8-gram of 41 stood before
     assert repeated_share(once_repeated) == pytest.approx(1 / 41)
-    assert not looping(once_repeated)
+    assert not looping(repeated_share(once_repeated))
 
 
 def test_the_line_is_a_fifth():
     fresh = list(range(100, 187))  # 80 different 8-grams
     at_most = fresh + fresh[:27]  # 107 8-grams, 20 seen before
     assert repeated_share(at_most) < 0.2
-    assert looping(fresh + fresh[:32])
+    assert looping(repeated_share(fresh + fresh[:32]))
