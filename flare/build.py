@@ -1,53 +1,65 @@
 """From configuration to core: Config → Parts → Plan → Core. The only place where parts meet."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 
-import torch
 from torch import Tensor
 
 from flare import ops
-from flare.checkpoint.source import Source, locate
-from flare.checkpoint.synthetic import Synthesis, synthesized
+from flare.checkpoint.configured import source_of, written
+from flare.checkpoint.source import locate
 from flare.checkpoint.tensors import Checkpoint
 from flare.config.compose import compose
 from flare.config.config import Config
 from flare.contract.manifest import PAGE_TOKENS, ExecutionGraph, Extent, Manifest
 from flare.contract.vocabulary import Vocabulary
-from flare.device.cpu import CpuDevice, Program
-from flare.device.memory import available_bytes
+from flare.device.loading import allocated, read_weights
+from flare.device.memory import available_bytes, cuda_usable
+from flare.device.open import graph_bytes, open_device
+from flare.device.replay import Program, Progress, ReplayDevice
 from flare.drafting.contract import Drafter
-from flare.errors import ConfigError, PlanError
 from flare.layers.rows import RoundShape
 from flare.layers.storage import Storage
 from flare.layers.target import Target
 from flare.ops.operators import Operators
 from flare.plan.catalog import CatalogRequest, catalog
 from flare.plan.declarations import Declarations, Weight
-from flare.plan.memory import Budget, MemoryPlan, memory_plan
+from flare.plan.memory import Budget, CacheBudget, PackedBytes, memory_plan
 from flare.plan.packing import packed_linear_bytes
-from flare.plan.plan import DeviceName, Plan, Selection, law_dtype, round_rows, selected_graphs
+from flare.plan.plan import (
+    DeviceName,
+    Plan,
+    Selection,
+    caches,
+    law_dtype,
+    only_pages,
+    round_rows,
+    scored_rows,
+    selected_graphs,
+    settled_graphs,
+)
 from flare.plan.shapes import batch_capacities, speculative_shapes
 from flare.rounds.decode import decode
 from flare.rounds.init import init
 from flare.rounds.model import Model, declare_buffers
-from flare.rounds.prefill import prefill, resume
+from flare.rounds.prefill import prefill, resume, scored_prefill
 from flare.rounds.requests import RequestTable, declare_requests
+from flare.rounds.snapshot import restore, snapshot
 from flare.rounds.speculative import speculative_round
-from flare.state.arena import Arena, torch_dtype
-
-Progress = Callable[[str, int, int], None]
-"""Called with a stage, what is done and what there is (bytes, or weights)."""
+from flare.state.prefix import prefix_state
 
 PROGRAMS = {
     "init": init,
     "prefill": prefill,
     "resume": resume,
+    "scored_prefill": scored_prefill,
     "decode": decode,
     "speculative": speculative_round,
+    "snapshot": snapshot,
+    "restore": restore,
 }
 
 
@@ -62,21 +74,33 @@ class Parts:
 
 
 @dataclass(frozen=True)
+class KnownMemory:
+    """What a second planning knows: the memory there was at the first, and what graphs hold beside all items."""
+
+    total_bytes: int
+    graph_bytes: int
+
+
+@dataclass(frozen=True)
 class Core:
     """A prepared recipe: manifest, plan, storage and replayable graphs. Close it, or use it as a context manager.
 
     Attributes:
         origin: the file or folder the weights were read from.
         model: the bound parts, which the device's programs run over.
+        storage: weights and state they are bound to.
+        measured_costs: seconds of a round per (batch capacity, width), where the device rehearsed them; else empty.
     """
 
     recipe: str
     config: Config
     plan: Plan
-    device: CpuDevice
+    device: ReplayDevice
     vocabulary: Vocabulary
     origin: str
     model: Model
+    storage: Storage
+    measured_costs: Mapping[tuple[int, int], float]
 
     @property
     def manifest(self) -> Manifest:
@@ -84,7 +108,7 @@ class Core:
         return self.device.manifest
 
     def close(self) -> None:
-        """Drain the device; an engine over this core must be closed first."""
+        """Drain the device and free what it holds; an engine over this core must be closed first."""
         self.device.close()
 
     def __enter__(self) -> "Core":
@@ -119,23 +143,49 @@ def build(config: Config, progress: Progress | None = None, *, whole_catalog: bo
     """The core of a validated configuration; with the whole catalog it can be served in any way it was prepared for."""
     parts = plan_parts(config, whole_catalog=whole_catalog)
     parts.plan.memory.check()
-    checkpoint = locate(_source(config), progress)
+    checkpoint = locate(source_of(config), progress)
     operators = ops.load(parts.plan.device)
-    storage = load(parts, checkpoint, operators, config.preparation.linear_format, progress)
+    weights = _weights(parts, checkpoint, operators, config.preparation.linear_format, progress)
+    if held := graph_bytes(parts.plan, lambda: trial(parts, weights, operators)):
+        known = KnownMemory(parts.plan.memory.budget.total_bytes, held)
+        parts = plan_parts(config, whole_catalog=whole_catalog, known=known)
+        parts.plan.memory.check()
+    storage = _with_state(parts, weights)
     model = bind(parts, storage, operators)
-    device = replaying(parts.plan, model)
-    return Core(config.recipe.name, config, parts.plan, device, checkpoint.vocabulary(), checkpoint.origin, model)
+    device = replaying(parts.plan, model, storage.tensors(), progress)
+    return Core(
+        recipe=config.recipe.name,
+        config=config,
+        plan=parts.plan,
+        device=device,
+        vocabulary=checkpoint.vocabulary(),
+        origin=checkpoint.origin,
+        model=model,
+        storage=storage,
+        measured_costs=device.measure(model.requests),
+    )
 
 
-def replaying(plan: Plan, model: Model) -> CpuDevice:
+def replaying(plan: Plan, model: Model, owned: Iterable[Tensor] = (), progress: Progress | None = None) -> ReplayDevice:
     """A device that replays the plan's graphs over a bound model, or over one whose parts are being timed."""
-    programs = [bound_program(model, graph) for graph in plan.manifest.graphs]
-    return CpuDevice(plan.manifest, programs, plan.threads or torch.get_num_threads())
+    return open_device(plan, [bound_program(model, graph) for graph in plan.manifest.graphs], owned, progress)
 
 
-def plan_parts(config: Config, *, whole_catalog: bool = False) -> Parts:
+def trial(parts: Parts, weights: Storage, operators: Operators) -> tuple[list[Program], list[Tensor]]:
+    """Programs over as little state as one request needs, and that state: what a trial capture works on."""
+    manifest = parts.plan.manifest
+    least = replace(
+        manifest.extent, pages=manifest.extent.pages_per_request, snapshots=min(manifest.extent.snapshots, 1)
+    )
+    small = replace(parts, plan=replace(parts.plan, manifest=replace(manifest, extent=least)))
+    storage = _with_state(small, weights)
+    model = bind(small, storage, operators)
+    return [bound_program(model, graph) for graph in manifest.graphs], list(storage.state.values())
+
+
+def plan_parts(config: Config, *, whole_catalog: bool = False, known: KnownMemory | None = None) -> Parts:
     """Steps one to five: parts without storage, declarations, catalog, memory plan. `plan.memory.check` refuses."""
-    name, dtype = _device(config), config.dtype()
+    name, dtype = config.device(cuda_usable()), config.dtype()
     prepared = catalog(_catalog_request(config, name))
     graphs = prepared if whole_catalog else selected_graphs(prepared, selection(config))
     extent = _extent(config, graphs)
@@ -144,8 +194,11 @@ def plan_parts(config: Config, *, whole_catalog: bool = False) -> Parts:
     drafter = _drafter(config, target)
     extent = replace(extent, vocab=target.vocab)
     declared = declarations(target, drafter, extent, round_rows(graphs), dtype)
-    memory = _memory(config, name, declared, extent)
-    manifest = Manifest(graphs, replace(extent, pages=memory.pages))
+    memory = memory_plan(declared, extent, _budget(config, name, graphs, extent, known), _packed_bytes(config, name))
+    models = [declarations for part, declarations in declared if part in ("target", "drafter")]
+    paged = only_pages(models, absorbs=drafter is not None and drafter.absorbs)
+    extent = replace(extent, pages=memory.pages, snapshots=memory.snapshots, paged=paged)
+    manifest = Manifest(settled_graphs(graphs, extent), extent)
     return Parts(target, drafter, declared, Plan(name, dtype, config.threads(), prepared, manifest, memory))
 
 
@@ -156,7 +209,7 @@ def declarations(
     return (
         ("target", target.declare()),
         ("drafter", drafter.declare() if drafter is not None else Declarations()),
-        ("requests", declare_requests(extent, target.feedback_width, dtype)),
+        ("requests", declare_requests(extent, target.feedback_width, target.output_width, dtype)),
         ("rounds", declare_buffers(extent, rows, law_dtype(dtype), learned=drafter is not None and drafter.absorbs)),
     )
 
@@ -165,24 +218,22 @@ def load(
     parts: Parts, checkpoint: Checkpoint, operators: Operators, linear_format: str, progress: Progress | None = None
 ) -> Storage:
     """Check headers, allocate what was planned, read and pack the weights."""
+    return _with_state(parts, _weights(parts, checkpoint, operators, linear_format, progress))
+
+
+def _weights(
+    parts: Parts, checkpoint: Checkpoint, operators: Operators, linear_format: str, progress: Progress | None
+) -> Storage:
     # The drafter's reader knows both sides of a checkpoint, so its report comes first and is whole.
     readers = {"drafter": parts.drafter.stored(checkpoint)} if parts.drafter is not None else {}
     readers["target"] = parts.target.stored(checkpoint)
-    weights: dict[str, Tensor] = {}
-    linears = {}
-    declared = [(readers[part], weight) for part, declared in parts.declared for weight in declared.weights]
-    for done, (read, weight) in enumerate(declared, 1):
-        tensor = read(weight.name).to(torch_dtype(weight.dtype))
-        assert tuple(tensor.shape) == weight.shape, (weight.name, tensor.shape, weight.shape)
-        if weight.linear:
-            linears[weight.name] = operators.pack_linear(tensor, weight.packed_format(linear_format))
-        else:
-            weights[weight.name] = tensor
-        if progress is not None:
-            progress("load", done, len(declared))
-    extent = parts.plan.manifest.extent
-    arena = Arena((declared for _, declared in parts.declared), extent, torch.device(parts.plan.device))
-    return Storage(weights, linears, arena.tensors)
+    stored = [(readers[part], weight) for part, declared in parts.declared for weight in declared.weights]
+    return read_weights(stored, parts.plan.device, operators, linear_format, progress)
+
+
+def _with_state(parts: Parts, weights: Storage) -> Storage:
+    declared = (declared for _, declared in parts.declared)
+    return allocated(weights, declared, parts.plan.manifest.extent, parts.plan.device)
 
 
 def bind(parts: Parts, storage: Storage, operators: Operators) -> Model:
@@ -195,10 +246,11 @@ def bind(parts: Parts, storage: Storage, operators: Operators) -> Model:
         target=parts.target,
         drafter=parts.drafter,
         ops=operators,
-        requests=RequestTable(storage.state, extent),
+        requests=RequestTable(storage.state, extent, operators.requests),
         logits=storage.state["round.logits"],
         laws=storage.state["round.laws"],
         proposals=storage.state.get("round.proposals"),
+        prefix=prefix_state((declared for _, declared in parts.declared), storage.state),
         extent=extent,
     )
 
@@ -206,13 +258,6 @@ def bind(parts: Parts, storage: Storage, operators: Operators) -> Model:
 def bound_program(model: Model, graph: ExecutionGraph) -> Program:
     """The round function of a graph, with everything but its frame decided."""
     return partial(PROGRAMS[graph.kind], model, graph)
-
-
-def _device(config: Config) -> DeviceName:
-    name = config.device(cuda_available=False)
-    if name != "cpu":
-        raise PlanError("preparation.device=cuda is not built yet; this version runs on preparation.device=cpu.")
-    return name
 
 
 def _drafter(config: Config, target: Target) -> Drafter | None:
@@ -233,6 +278,7 @@ def _catalog_request(config: Config, device: DeviceName) -> CatalogRequest:
         ordinary=not config.preparation.mtp_only,
         draft_source=drafter.source if drafter is not None else "none",
         drafter_absorbs=drafter is not None and drafter.absorbs,
+        prompt_logprobs=config.preparation.prompt_logprobs,
     )
 
 
@@ -243,11 +289,12 @@ def selection(config: Config) -> Selection:
         depth=config.depth(),
         fixed_width=config.serving.fixed_width,
         speculating=config.serving.mtp_draft_tokens > 0 or config.preparation.mtp_only,
+        prefix_cache=config.serving.prefix_cache,
     )
 
 
 def _extent(config: Config, graphs: Sequence[ExecutionGraph]) -> Extent:
-    """Sizes of frames and tables; the target tells `vocab`, and `pages` is settled from what memory is left."""
+    """Sizes of frames and tables; the target tells `vocab`, memory then settles pages and snapshots."""
     context = config.context_length()
     return Extent(
         lanes=batch_capacities(config.serving.concurrency)[-1],
@@ -258,66 +305,42 @@ def _extent(config: Config, graphs: Sequence[ExecutionGraph]) -> Extent:
         chunk=max(graph.token_capacity for graph in graphs if graph.kind == "prefill"),
         context=context,
         vocab=0,
+        scored_chunk=scored_rows(graphs),
     )
 
 
-def _memory(
-    config: Config, device: DeviceName, declared: tuple[tuple[str, Declarations], ...], extent: Extent
-) -> MemoryPlan:
-    preparation = config.preparation
-
+def _packed_bytes(config: Config, device: DeviceName) -> PackedBytes:
     def packed_bytes(weight: Weight) -> int | None:
         rows, columns = weight.shape
-        linear_format = weight.packed_format(preparation.linear_format)
-        return packed_linear_bytes(rows, columns, weight.dtype, linear_format)
+        linear_format = weight.packed_format(config.preparation.linear_format)
+        return packed_linear_bytes(rows, columns, weight.dtype, linear_format, device)
 
-    total = available_bytes(device) if preparation.memory_bytes == "auto" else preparation.memory_bytes
-    budget = Budget(
+    return packed_bytes
+
+
+def _budget(
+    config: Config,
+    device: DeviceName,
+    graphs: Sequence[ExecutionGraph],
+    extent: Extent,
+    known: KnownMemory | None,
+) -> Budget:
+    """Memory and wishes; a prefix cache asks for as many pages again as live requests can fill."""
+    preparation, live_pages = config.preparation, extent.slots * extent.pages_per_request
+    snapshot_bytes = None if preparation.snapshot_bytes == "auto" else preparation.snapshot_bytes
+    total = preparation.memory_bytes
+    if total == "auto":
+        total = available_bytes(device) if known is None else known.total_bytes
+    return Budget(
         total_bytes=total,
         headroom_bytes=preparation.headroom_bytes,
-        wanted_pages=extent.slots * extent.pages_per_request,
+        wanted_pages=live_pages,
         needed_pages=extent.pages_per_request,
-    )
-    return memory_plan(declared, extent, budget, packed_bytes)
-
-
-def _source(config: Config) -> Source:
-    stored = config.checkpoint
-    return Source(
-        stored.source,
-        stored.path,
-        stored.id,
-        stored.revision,
-        stored.file,
-        sha256=stored.sha256,
-        bytes=stored.bytes,
-        synthesis=_synthesis(config) if stored.source == "synthetic" else None,
+        cache=CacheBudget(live_pages, snapshot_bytes) if caches(graphs) else None,
+        graph_bytes=0 if known is None else known.graph_bytes,
     )
 
 
 def synthesize(config: Config) -> Path:
-    """The folder of the recipe's synthetic checkpoint, written first unless it is there.
-
-    Raises:
-        ConfigError: the recipe has none, or checkpoint.source says otherwise.
-        CheckpointError: it cannot be written.
-    """
-    if config.checkpoint.source != "synthetic":
-        raise ConfigError(
-            f"action=synthesize writes checkpoint.source=synthetic, but it is {config.checkpoint.source}; "
-            "add checkpoint.source=synthetic"
-        )
-    return synthesized(_synthesis(config))
-
-
-def _synthesis(config: Config) -> Synthesis:
-    target, stored = config.recipe.target, config.checkpoint
-    if not hasattr(target.type, "synthesize"):
-        raise ConfigError(f"{config.recipe.name} writes no synthetic checkpoint; set another checkpoint.source")
-    return Synthesis(
-        recipe=config.recipe.name,
-        settings=target.settings.model_dump(mode="json"),
-        seed=stored.seed,
-        write=partial(target.type.synthesize, target.settings),
-        path=Path(stored.path).expanduser() if stored.path is not None else None,
-    )
+    """The folder of the recipe's synthetic checkpoint, written first unless it is there; raises what `written` says."""
+    return written(config)

@@ -16,7 +16,7 @@ from flare.config.workload import Workload
 class Config(Section):
     """Everything a run is told. Methods answer with numbers: no "auto" leaves this class."""
 
-    action: Literal["generate", "chat", "plan", "bench", "synthesize"] = Field(description="what to do")
+    action: Literal["generate", "chat", "serve", "plan", "bench", "synthesize"] = Field(description="what to do")
     prompt: str | None = Field(json_schema_extra=LITERAL, description="text to answer; - reads standard input")
     raw: bool = Field(description="give the model the prompt as written; false makes it a user's turn of a chat")
     prompts: str | None = Field(description="JSON-lines file of prompts to answer as a batch")
@@ -31,10 +31,12 @@ class Config(Section):
     workload: Workload = Field(description="what action=bench measures")
 
     def device(self, cuda_available: bool) -> Literal["cpu", "cuda"]:
-        """Where the core lives."""
-        if self.preparation.device == "auto":
-            return "cuda" if cuda_available else "cpu"
-        return self.preparation.device
+        """Where the core lives; what only a CPU can hold stays there."""
+        wished = self.preparation
+        if wished.device == "auto":
+            portable = wished.dtype != "float64" and wished.linear_format != "int4"
+            return "cuda" if cuda_available and portable else "cpu"
+        return wished.device
 
     def dtype(self) -> Literal["bfloat16", "float32", "float64"]:
         """Numbers of weights and state."""

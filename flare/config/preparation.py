@@ -47,8 +47,12 @@ class Preparation(Section):
     mtp_draft_tokens: Auto | Annotated[int, Field(ge=0)] = Field(
         description="most drafts a prepared round carries; auto covers recipe and serving, 0 only keeps draft state"
     )
+    prompt_logprobs: bool = Field(description="prepare prompt chunks that also return the prompt's log-probabilities")
     memory_bytes: Auto | Bytes = Field(description="memory to plan for, in bytes or as 24GiB; auto asks the device")
     headroom_bytes: Bytes = Field(description="memory left untouched, in bytes or as 1GiB")
+    snapshot_bytes: Auto | Bytes = Field(
+        description="most memory for snapshots of prefixes, 0 keeps none; auto is 1/4 of what one full context leaves"
+    )
 
     @model_validator(mode="after")
     def widths_start_at_one_and_increase(self) -> "Preparation":

@@ -63,16 +63,26 @@ class Sampling(Section):
     logprobs: int | None = Field(
         ge=0, le=20, description="log probabilities of this many likely tokens; null gives none"
     )
+    prompt_logprobs: int | None = Field(
+        ge=0, le=20, description="the same for the tokens of the prompt; needs preparation.prompt_logprobs"
+    )
     grammar: str | None = Field(json_schema_extra=LITERAL, description="Lark grammar that the text must follow")
     json_schema: str | None = Field(
-        json_schema_extra=LITERAL, description="JSON schema, as text, that the text must follow"
+        json_schema_extra=LITERAL, description="JSON schema, as JSON text, that the text must follow"
     )
-    regex: str | None = Field(json_schema_extra=LITERAL, description="regular expression that the text must match")
+    json_object: bool = Field(description="the text must be a JSON object")
+    regex: str | None = Field(
+        json_schema_extra=LITERAL, description="regular expression that the whole text must match"
+    )
+    constrain_after: str | None = Field(
+        min_length=1, json_schema_extra=LITERAL, description="marker after which the constraint begins, </think> say"
+    )
 
     @model_validator(mode="after")
     def at_most_one_constraint(self) -> "Sampling":
         """A text follows one grammar."""
-        given = [name for name in ("grammar", "json_schema", "regex") if getattr(self, name) is not None]
+        fields = ("grammar", "json_schema", "json_object", "regex")
+        given = [name for name in fields if getattr(self, name) not in (None, False)]
         if len(given) > 1:
             raise ValueError(f"{' and '.join(f'sampling.{name}' for name in given)} exclude each other; keep one")
         return self

@@ -40,6 +40,10 @@ class Scalar(IntEnum):
     PROPOSAL_EVENTS = 11
     VERIFY_EVENTS = 12
     BIAS_COUNT = 13
+    CONSUMED = 14  # restore: tokens P whose state the snapshot holds
+    COPY_FROM = 15  # restore: the page that ends a partial prefix and the private page it is copied to; else both null
+    COPY_TO = 16
+    SAMPLE = 17  # restore, scored_prefill: whether the first token is sampled from the law after the last row
 
 
 class Real(IntEnum):
@@ -91,12 +95,14 @@ class Source(IntEnum):
     LEARNED = 0
     HISTORY = 1
     CONTEXT = 2
+    FORCED = 3  # the only continuation a grammar allows
 
 
 class Flag(IntEnum):
     """Bits of `Field.FLAGS`."""
 
     FAULT = 1  # the target's output was not finite: the emitted tokens mean nothing
+    BOUNDARY = 2  # the lane's snapshot row now holds the state at the last multiple of 64 up to `CONSUMED`
 
 
 def argument_arrays(extent: Extent) -> dict[str, tuple[tuple[int, ...], str]]:
@@ -131,6 +137,8 @@ def completion_arrays(extent: Extent) -> dict[str, tuple[tuple[int, ...], str]]:
         "records": ((slots, RECORD_FIELDS + extent.width), "int64"),
         "logprobs": ((slots, extent.width, 1 + extent.logprobs), "float32"),
         "logprob_ids": ((slots, extent.width, 1 + extent.logprobs), "int64"),
+        "prompt_logprobs": ((extent.scored_chunk, 1 + extent.logprobs), "float32"),
+        "prompt_logprob_ids": ((extent.scored_chunk, 1 + extent.logprobs), "int64"),
     }
 
 
@@ -178,7 +186,9 @@ class Arguments(Generic[Array]):
         ceilings: [L] most drafts the lane may offer this round.
         copy_position, copy_before, copy_length, copy_source, copy_tokens: an anchored continuation per lane: tokens
             from absolute position A, the token before A, how many are real (0: none), their `Source`.
-        boundary_slots: [L] snapshot slot for a page boundary that may be crossed, -1 for none.
+        boundary_slots: [L] snapshot row (`Extent.snapshot_row`), -1 for none. A round writes it where a lane crosses a
+            multiple of 64 (or ends on one); prefill, resume and snapshot write it with the state they leave; restore
+            reads it.
         page_tables: [L, pages_per_request] int32; unused entries name the null page.
         masked, masks: [L] whether the lane's rows are masked; [L, W, words] bit masks of allowed tokens.
         scalars, reals, stop_ids, bias_ids, bias_values, tokens: one request's chunk or admission, see `Scalar`, `Real`.
@@ -211,11 +221,16 @@ class Completion(Generic[Array]):
     Attributes:
         records: [slots + 1, 16 + W] int64: the metadata of `Field`, then emitted tokens padded with -1.
         logprobs, logprob_ids: [slots + 1, W, 1 + n]: the emitted token first, then the n likeliest.
+        prompt_logprobs, prompt_logprob_ids: [chunk, 1 + n], written by scored_prefill alone: row i is about the token
+            after the chunk's i-th, that token first. So the host writes the token after the chunk behind it in
+            `Arguments.tokens`; behind the prompt's last one there is none, and the last row means nothing.
     """
 
     records: Array
     logprobs: Array
     logprob_ids: Array
+    prompt_logprobs: Array
+    prompt_logprob_ids: Array
 
 
 def host_arguments(extent: Extent) -> Arguments[HostArray]:

@@ -72,6 +72,10 @@ class Extent:
         width: largest verification width, also the token fields of a record.
         chunk: largest prefill capacity; context: most tokens of one request, prompt and output together.
         logprobs: most alternatives returned beside the chosen token.
+        snapshots: rows of slot state behind the null slot that keep a prefix's state; 0 without a prefix cache.
+        scored_chunk: prompt tokens one chunk can score; 0 where prompt log-probabilities are not prepared.
+        paged: all state that outlives a round is paged, so a cached prefix can be resumed at every page boundary
+            without a snapshot.
     """
 
     lanes: int
@@ -83,6 +87,13 @@ class Extent:
     context: int
     vocab: int
     logprobs: int = 20
+    snapshots: int = 0
+    scored_chunk: int = 0
+    paged: bool = False
+
+    def snapshot_row(self, snapshot: int) -> int:
+        """Where snapshot 0..snapshots − 1 lies among the rows of slot state."""
+        return self.slots + 1 + snapshot
 
     @property
     def null_slot(self) -> int:

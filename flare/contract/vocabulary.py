@@ -6,15 +6,17 @@ The runtime sees a tokenizer only through this type. Ids are plain ints; nothing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import jinja2
 from tokenizers import Tokenizer
 from tokenizers.decoders import DecodeStream
 
-from flare.contract.chat import compiled
+from flare.contract.chat import compiled, reads
 from flare.errors import RequestError
 
-Message = Mapping[str, str]
+Message = Mapping[str, Any]
+"""`{"role": …, "content": …}`; an assistant's may have `tool_calls`, and null for its content then."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ class Vocabulary:
         Raises:
             RequestError: half of a surrogate pair, which no UTF-8 spells: JSON escapes and bad bytes leave them.
         """
-        ids = self._encoded(text)
+        ids = self.encode_rendered(text)
         if self.add_bos and self.bos_id is not None:
             return [self.bos_id, *ids]
         return ids
@@ -55,19 +57,30 @@ class Vocabulary:
         """Text of `ids` without control tokens; bytes that are not UTF-8 become U+FFFD."""
         return self.tokenizer.decode(list(ids), skip_special_tokens=True)
 
-    def chat(self, messages: Sequence[Message], add_generation_prompt: bool = True) -> list[int]:
+    def chat(
+        self,
+        messages: Sequence[Message],
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+    ) -> list[int]:
         """Token ids of a conversation as the model was trained to see it.
 
         Args:
-            messages: `{"role": ..., "content": ...}` in order; both are strings.
+            messages: in order; contents are strings.
             add_generation_prompt: end with the header of the assistant's turn.
+            tools: functions the model may call, as `{"type": "function", "function": {…}}`.
 
         Raises:
             RequestError: no template, no messages, a malformed message, or one the template refuses.
         """
-        return self._encoded(self.render(messages, add_generation_prompt))
+        return self.encode_rendered(self.render(messages, add_generation_prompt, tools))
 
-    def render(self, messages: Sequence[Message], add_generation_prompt: bool = True) -> str:
+    def render(
+        self,
+        messages: Sequence[Message],
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+    ) -> str:
         """The conversation as text, control tokens written out; raises like `chat`."""
         if self.chat_template is None:
             raise RequestError("This model has no chat template: give it plain text instead of messages.")
@@ -79,13 +92,42 @@ class Vocabulary:
             return self._template.render(
                 messages=list(messages),
                 add_generation_prompt=add_generation_prompt,
-                tools=None,
+                tools=list(tools) if tools else None,
                 documents=None,
                 bos_token=self._token(self.bos_id),
                 eos_token=self._token(self.eos_ids[0] if self.eos_ids else None),
             )
-        except jinja2.TemplateError as error:
+        # a template is a program: what it does to messages of another shape than it expects fails in any of these ways
+        except (jinja2.TemplateError, TypeError, ValueError, LookupError, ArithmeticError) as error:
             raise RequestError(f"The model's chat template refuses these messages: {error}.") from error
+
+    def encode_rendered(self, text: str) -> list[int]:
+        """Token ids of what `render` wrote, or of more text behind it; control tokens written out in it are parsed.
+
+        Raises:
+            RequestError: half of a surrogate pair.
+        """
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise RequestError("The prompt is not Unicode: it holds half of a surrogate pair.") from error
+        return self.tokenizer.encode(text, add_special_tokens=False).ids
+
+    @cached_property
+    def shows_tools(self) -> bool:
+        """Whether the chat template has a place for tools."""
+        return self.chat_template is not None and reads(self.chat_template, "tools")
+
+    @cached_property
+    def control_ids(self) -> Mapping[str, int]:
+        """Control tokens, which decoding leaves out, by their names."""
+        added = self.tokenizer.get_added_tokens_decoder().items()
+        return {token.content: id for id, token in added if token.special}
+
+    @property
+    def tokenizer_json(self) -> str:
+        """The whole tokenizer in the format of tokenizer.json, for libraries that read tokens as bytes."""
+        return self.tokenizer.to_str()
 
     def stream(self) -> "TextStream":
         """A decoder for one response, fed token by token."""
@@ -101,22 +143,19 @@ class Vocabulary:
     def _template(self) -> jinja2.Template:
         return compiled(self.chat_template or "")
 
-    def _encoded(self, text: str) -> list[int]:
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise RequestError("The prompt is not Unicode: it holds half of a surrogate pair.") from error
-        return self.tokenizer.encode(text, add_special_tokens=False).ids
-
     def _token(self, id: int | None) -> str:
         return "" if id is None else self.tokenizer.id_to_token(id) or ""
 
 
 def check_message(index: int, message: Message) -> None:
-    """Raise RequestError unless the message is a mapping with a string role and a string content."""
+    """Raise RequestError unless the message is a mapping with a string role and a string content.
+
+    An assistant that called tools may have said nothing.
+    """
     if not isinstance(message, Mapping):
         raise RequestError(f"Message {index} must be an object with role and content, not {type(message).__name__}.")
-    for key in ("role", "content"):
+    silent = message.get("role") == "assistant" and bool(message.get("tool_calls")) and message.get("content") is None
+    for key in ("role",) if silent else ("role", "content"):
         if not isinstance(message.get(key), str):
             found = f"it is {type(message[key]).__name__}" if key in message else "it is missing"
             raise RequestError(f"Message {index} needs a text under {key!r}, but {found}.")

@@ -1,42 +1,42 @@
 """The CPU device: the same programs over the same static buffers, replayed by one ordered worker thread."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from time import perf_counter
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from flare.contract.device import FRAMES
 from flare.contract.frames import Arguments, Completion, HostArray, host_arguments, host_completion
 from flare.contract.manifest import Manifest
-from flare.errors import RequestError
+from flare.device.replay import Program
+from flare.device.tenancy import Tenancy
 from flare.rounds.model import Frame
-
-Program = Callable[[Frame], None]
+from flare.rounds.requests import RequestTable
 
 
 class CpuDevice:
     """Replays one program per manifest graph. `close` drains what was submitted."""
+
+    pool_bytes = 0
 
     def __init__(self, manifest: Manifest, programs: Sequence[Program], threads: int) -> None:
         """Args: programs: one per graph, in manifest order; threads: torch threads of the worker."""
         assert len(programs) == len(manifest.graphs)
         self.manifest = manifest
         self._programs = programs
-        self._attached = self._closed = False
+        self._tenancy = Tenancy()
         self._frames = [_FramePair(manifest) for _ in range(FRAMES)]
         # OpenMP keeps its thread count per calling thread, so the worker sets its own.
         self._worker = ThreadPoolExecutor(1, "flare-device", torch.set_num_threads, (threads,))
 
     def attach(self) -> None:
-        if self._closed:
-            raise RequestError("This core is closed: prepare it again to serve from it.")
-        if self._attached:
-            raise RequestError("This core already serves an engine: close that one first.")
-        self._attached = True
+        self._tenancy.take()
 
     def detach(self) -> None:
-        self._attached = False
+        self._tenancy.leave()
 
     def arguments(self, frame: int) -> Arguments[HostArray]:
         pair = self._frames[frame]
@@ -60,9 +60,23 @@ class CpuDevice:
         assert self._submitted(frame).done(), f"frame {frame} is still in flight"
         self._frames[frame].replay = None
 
+    def measure(self, requests: RequestTable) -> Mapping[tuple[int, int], float]:  # noqa: ARG002  nothing is rehearsed
+        """Nothing: a neighbour's load moves a CPU's rounds, so only the rounds that serve are worth learning from."""
+        return {}
+
+    def timed(self, graph: int, before: Sequence[Tensor], after: Sequence[Tensor]) -> float:
+        for target, kept in zip(before, after, strict=True):
+            target.copy_(kept)
+        since = perf_counter()
+        self._worker.submit(_replay, self._programs[graph], self._frames[0].tensors).result()
+        return perf_counter() - since
+
+    def staged(self) -> Frame:
+        return self._frames[0].tensors
+
     def close(self) -> None:
         """Finish what was submitted and end the worker. Idempotent."""
-        self._closed = True
+        self._tenancy.end()
         self._worker.shutdown()
 
     def _submitted(self, frame: int) -> "Future[None]":
@@ -78,6 +92,7 @@ class _FramePair:
         self.arguments, self.completion = host_arguments(manifest.extent), host_completion(manifest.extent)
         self.arguments.lanes[:] = manifest.extent.null_slot
         self.arguments.page_tables[:] = manifest.extent.null_page
+        self.arguments.boundary_slots[:] = -1
         self.tensors = Frame(Arguments(**_tensors(self.arguments)), Completion(**_tensors(self.completion)))
         self.replay: Future[None] | None = None
 

@@ -7,6 +7,7 @@ from torch import Tensor
 from flare.layers.rows import Rows
 from flare.layers.storage import Storage
 from flare.ops.operators import Operators
+from flare.ops.projection import Norm, Places
 from flare.plan.declarations import Declarations, PagedState, Weight
 
 
@@ -52,28 +53,24 @@ class GroupedQueryAttention:
         self.qkv, self.output = storage.linears[f"{self.name}.qkv"], storage.linears[f"{self.name}.output"]
         self.keys, self.values = storage.state[f"{self.name}.keys"], storage.state[f"{self.name}.values"]
 
-    def verify(self, hidden_RH: Tensor, rows: Rows, rotary: tuple[Tensor, Tensor]) -> Tensor:
-        """Attend from every active row to the committed prefix and the rows before it.
+    def verify(self, residual_RH: Tensor, norm: Norm, rows: Rows, rotary: tuple[Tensor, Tensor]) -> None:
+        """Attend from every active row to the committed prefix and the rows before it; adds to the residual in place.
 
         Args:
-            hidden_RH: normalised inputs.
+            residual_RH: the residual stream, normed by `norm` on the way in.
             rotary: cosines and sines of the rows' positions, shared by all layers.
         """
-        shape = self.shape
-        lanes, width = rows.tokens.shape
-        fused = self.ops.linear(hidden_RH, self.qkv).view(lanes * width, -1, shape.head_dim)
-        query, key, value = fused.split((shape.query_heads, shape.kv_heads, shape.kv_heads), dim=1)
-        query, key = self.ops.apply_rotary(query, key, *rotary)
-        self.ops.write_pages(key, value, self.keys, self.values, rows.write_index)
-        attended = self.ops.paged_attention(
-            query.view(lanes, width, shape.query_heads, shape.head_dim),
+        ops, lanes, width = self.ops, *rows.tokens.shape
+        query = ops.project_heads(residual_RH, norm, self.qkv, rotary, Places(self.keys, self.values, rows.write_index))
+        attended = ops.paged_attention(
+            query.view(lanes, width, *query.shape[1:]),
             self.keys,
             self.values,
             rows.page_tables,
             rows.lengths,
             rows.counts,
-            shape.head_dim**-0.5,
+            self.shape.head_dim**-0.5,
         )
-        return self.ops.linear(attended.view(lanes * width, -1), self.output)
+        ops.add_linear(residual_RH, attended.view(lanes * width, -1), self.output)
 
     prefill = verify

@@ -9,6 +9,8 @@ from flare.layers.mlp import GatedMlp
 from flare.layers.rows import Hidden, Rows
 from flare.layers.storage import Storage
 from flare.ops.operators import Operators
+from flare.ops.projection import Norm
+from flare.ops.short_conv import Boundary
 from flare.plan.declarations import Declarations, Weight, together
 
 
@@ -46,6 +48,10 @@ class DenseDecoder:
     def feedback_width(self) -> int:
         return self.shape.attention.hidden
 
+    @property
+    def output_width(self) -> int:
+        return self.shape.attention.hidden
+
     def declare(self) -> Declarations:
         hidden, vocab = self.shape.attention.hidden, self.shape.vocab
         ends = Declarations(
@@ -77,7 +83,7 @@ class DenseDecoder:
             storage.linears["head"],
         )
         self.norms = [
-            (storage.weights[f"layers.{index}.attention_norm"], storage.weights[f"layers.{index}.mlp_norm"])
+            tuple(Norm(storage.weights[f"layers.{index}.{part}_norm"], shape.norm_eps) for part in ("attention", "mlp"))
             for index in range(shape.layers)
         ]
         for attention, mlp in self.layers:
@@ -92,17 +98,16 @@ class DenseDecoder:
         return self.ops.linear(output, self.vocabulary)
 
     def verify(self, rows: Rows) -> Hidden:
-        ops, eps = self.ops, self.shape.norm_eps
+        ops = self.ops
         rotary = ops.rotary_rows(self.rotary, rows.positions.view(-1))
         residual = self.embed(rows.tokens.view(-1))
-        normed = ops.rms_norm(residual, self.norms[0][0], eps)
-        following = [attention_norm for attention_norm, _ in self.norms[1:]] + [self.norm]
-        for (attention, mlp), (_, mlp_norm), next_norm in zip(self.layers, self.norms, following, strict=True):
-            normed = ops.add_rms_norm(residual, attention.verify(normed, rows, rotary), mlp_norm, eps)
-            normed = ops.add_rms_norm(residual, mlp(normed), next_norm, eps)
+        for (attention, mlp), (attention_norm, mlp_norm) in zip(self.layers, self.norms, strict=True):
+            attention.verify(residual, attention_norm, rows, rotary)
+            mlp(residual, mlp_norm)
+        normed = ops.rms_norm(residual, self.norm, self.shape.norm_eps)
         return Hidden(output=normed, feedback=normed)
 
     prefill = verify
 
-    def commit(self, rows: Rows, emitted: Tensor) -> None:
+    def commit(self, rows: Rows, emitted: Tensor, boundary: Boundary | None = None) -> None:
         """Nothing to move: every layer's state is paged, and the consumed count publishes it."""

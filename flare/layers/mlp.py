@@ -1,9 +1,10 @@
-"""Gated MLP: down(silu(gate(x)) · up(x)), gate and up fused into one linear."""
+"""Gated MLP: x += down(silu(gate(norm(x))) · up(norm(x))), gate and up fused into one linear."""
 
 from torch import Tensor
 
 from flare.layers.storage import Storage
 from flare.ops.operators import Operators
+from flare.ops.projection import Norm
 from flare.plan.declarations import Declarations, Weight
 
 
@@ -25,6 +26,7 @@ class GatedMlp:
         self.ops = ops
         self.gate_up, self.down = storage.linears[f"{self.name}.gate_up"], storage.linears[f"{self.name}.down"]
 
-    def __call__(self, hidden_RH: Tensor) -> Tensor:
-        """Rows [R, H] → [R, H]."""
-        return self.ops.linear(self.ops.silu_mul(self.ops.linear(hidden_RH, self.gate_up)), self.down)
+    def __call__(self, residual_RH: Tensor, norm: Norm) -> None:
+        """Add the block's output to the residual stream [R, H] in place; `norm` norms its input."""
+        gated = self.ops.norm_gate(residual_RH, norm, self.gate_up)
+        self.ops.add_linear(residual_RH, gated, self.down)

@@ -18,6 +18,7 @@ from flare.ops.formats.nvfp4 import BLOCK, Nvfp4
 from flare.ops.ngram import NgramHash, NgramTable
 from flare.ops.ngram.geometry import NgramShape, check_geometry, ngram_geometry
 from flare.ops.operators import Operators
+from flare.ops.short_conv import Boundary
 from flare.plan.declarations import Declarations, RoundBuffer, SlotState, Weight
 
 
@@ -145,13 +146,13 @@ class PerLayerEmbedding:
     def prefill(self, residual: Tensor, rows: Rows) -> Tensor:
         """Residual [R, D] before the layer → after it; the active rows are committed."""
         moved, normed = self._forward(residual, rows)
-        self._publish(rows, rows.counts, normed)
+        self._publish(rows, rows.counts, normed, None)
         return moved
 
-    def commit(self, rows: Rows, emitted: Tensor) -> None:
-        """Shift both histories by the first `emitted` [B] rows of each lane."""
+    def commit(self, rows: Rows, emitted: Tensor, boundary: Boundary | None = None) -> None:
+        """Shift both histories by the first `emitted` [B] rows of each lane; also write those of a boundary."""
         lanes, width = rows.tokens.shape
-        self._publish(rows, emitted, self.candidates[:lanes, :width])
+        self._publish(rows, emitted, self.candidates[:lanes, :width], boundary)
 
     def _forward(self, residual: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
         """The residual after the layer [R, D], and the normed convolution inputs [B, W, D]."""
@@ -172,9 +173,20 @@ class PerLayerEmbedding:
         """[B, K] bool: which entries of a history, oldest first, are at positions of this request."""
         return lengths[:, None] + ages >= ages.shape[0]
 
-    def _publish(self, rows: Rows, taken: Tensor, normed: Tensor) -> None:
+    def _publish(self, rows: Rows, taken: Tensor, normed: Tensor, boundary: Boundary | None) -> None:
         tokens = torch.cat((self.context[rows.slots], rows.tokens), dim=1)
         inputs = torch.cat((self.conv[rows.slots], normed), dim=1)
-        self.context.index_copy_(0, rows.slots, tokens.gather(1, taken[:, None] + self.context_ages))
-        kept = (taken[:, None] + self.conv_ages)[..., None]
-        self.conv.index_copy_(0, rows.slots, torch.take_along_dim(inputs, kept, dim=1))
+        if boundary is not None:
+            reached = (boundary.counts >= 1) & (boundary.counts <= taken)
+            self._write(boundary.slots, boundary.counts.where(reached, 0), tokens, inputs, reached)
+        self._write(rows.slots, taken, tokens, inputs, None)
+
+    def _write(self, slots: Tensor, taken: Tensor, tokens: Tensor, inputs: Tensor, reached: Tensor | None) -> None:
+        """Histories as of `taken` [B] rows into slots [B], where they are reached."""
+        context = tokens.gather(1, taken[:, None] + self.context_ages)
+        conv = torch.take_along_dim(inputs, (taken[:, None] + self.conv_ages)[..., None], dim=1)
+        if reached is not None:
+            context = context.where(reached[:, None], self.context[slots])
+            conv = conv.where(reached[:, None, None], self.conv[slots])
+        self.context.index_copy_(0, slots, context)
+        self.conv.index_copy_(0, slots, conv)

@@ -1,6 +1,6 @@
 """Storage: what a part receives when it is bound — its weights, packed or plain, and its state tensors."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -19,3 +19,12 @@ class Storage:
     weights: Mapping[str, Tensor]
     linears: Mapping[str, PackedLinear]
     state: Mapping[str, Tensor]
+
+    def tensors(self) -> Iterator[Tensor]:
+        """Every tensor that holds bytes of this core."""
+        yield from self.weights.values()
+        yield from self.state.values()
+        for packed in self.linears.values():
+            yield packed.payload
+            if packed.scales is not None:
+                yield packed.scales

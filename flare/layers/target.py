@@ -9,6 +9,7 @@ from flare.checkpoint.tensors import Checkpoint
 from flare.layers.rows import Hidden, Rows
 from flare.layers.storage import Storage
 from flare.ops.operators import Operators
+from flare.ops.short_conv import Boundary
 from flare.plan.declarations import Declarations
 
 
@@ -27,6 +28,11 @@ class Target(Protocol):
     @property
     def feedback_width(self) -> int:
         """Width F of the feedback a drafter may absorb."""
+        ...
+
+    @property
+    def output_width(self) -> int:
+        """Width H of the output the head takes."""
         ...
 
     def declare(self) -> Declarations:
@@ -61,6 +67,10 @@ class Target(Protocol):
         """Run candidate rows, writing only private candidate storage."""
         ...
 
-    def commit(self, rows: Rows, emitted: Tensor) -> None:
-        """Publish exactly the first `emitted` [B] int64 rows of each lane."""
+    def commit(self, rows: Rows, emitted: Tensor, boundary: Boundary | None = None) -> None:
+        """Publish exactly the first `emitted` [B] int64 rows of each lane.
+
+        Args:
+            boundary: rows of slot state that receive the state after fewer rows; rings are copied by the framework.
+        """
         ...

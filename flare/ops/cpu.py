@@ -11,9 +11,12 @@ from flare.ops.moe.cpu import add_gated, experts, route
 from flare.ops.ngram.cpu import dilated_conv, gate_streams, ngram_lookup, ngram_rows
 from flare.ops.norm.cpu import add_rms_norm, rms_norm, zero_centred_norm
 from flare.ops.operators import Operators
+from flare.ops.projection.cpu import add_linear, norm_gate, project_heads
+from flare.ops.requests.cpu import REQUESTS
 from flare.ops.rotary.cpu import apply_rotary, rotary_rows, rotary_table
 from flare.ops.sampling.chain_cpu import chain_verify
 from flare.ops.sampling.law_cpu import target_law
+from flare.ops.slots.cpu import copy_rows
 from flare.ops.sparse_attention.cpu import SPARSE
 
 CPU = Operators(
@@ -26,6 +29,9 @@ CPU = Operators(
     apply_rotary=apply_rotary,
     write_pages=write_pages,
     paged_attention=paged_attention,
+    project_heads=project_heads,
+    norm_gate=norm_gate,
+    add_linear=add_linear,
     silu_mul=silu_mul,
     embed=embed,
     zero_centred_norm=zero_centred_norm,
@@ -43,5 +49,7 @@ CPU = Operators(
     target_law=target_law,
     chain_verify=chain_verify,
     report_logprobs=report_logprobs,
+    copy_rows=copy_rows,
     delta=DELTA,
+    requests=REQUESTS,
 )

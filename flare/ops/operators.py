@@ -5,7 +5,7 @@ implementation per device behind the same signature. Shapes are static; lengths,
 a graph of the CUDA twins can be captured. R = B × W rows.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -16,6 +16,8 @@ from flare.ops.gated_delta import DeltaOperators
 from flare.ops.linear import PackedLinear
 from flare.ops.moe import Experts, Routing
 from flare.ops.ngram import NgramHash, NgramTable
+from flare.ops.projection import Norm, Places
+from flare.ops.requests import RequestOperators
 from flare.ops.sampling import DraftLaw, LawRows, PolicyTable
 from flare.ops.sparse_attention import SparseOperators
 
@@ -77,6 +79,14 @@ class PagedAttention(Protocol):
     ) -> Tensor: ...
 
 
+class ProjectHeads(Protocol):
+    """x [R, H] normed, projected and turned: q [R, Hq, D]; keys and values go to pages; card: `ops/projection`."""
+
+    def __call__(
+        self, x: Tensor, norm: Norm, packed: PackedLinear, rotary: tuple[Tensor, Tensor], places: Places
+    ) -> Tensor: ...
+
+
 class TargetLaw(Protocol):
     """Logits [B, W, V] → law [B, W, V + 1] into `out`; card: `ops/sampling/law.py`."""
 
@@ -99,6 +109,14 @@ class ReportLogprobs(Protocol):
     ) -> None: ...
 
 
+class CopyRows(Protocol):
+    """Rows source [B] → target [B] of several tables, in place, for chosen [B] lanes alone; card: `ops/slots`."""
+
+    def __call__(
+        self, tables: Sequence[tuple[Tensor, Tensor]], source: Tensor, target: Tensor, chosen: Tensor
+    ) -> None: ...
+
+
 @dataclass(frozen=True)
 class Operators:
     """The operator set of one kind of device; the types say shapes, the cards the rest.
@@ -106,6 +124,8 @@ class Operators:
     Attributes:
         pack_linear: weight [N, K] and format "dense" or "int4" → packed, on the host at load; PlanError if refused.
         rotary_rows: table and positions [R] → the two row tensors `apply_rotary` takes, once a round.
+        norm_gate: x [R, H], norm, packed [2F, H] → [R, F]; add_linear: residual [R, N] += x [R, K] · Wᵀ in place. Card:
+            `ops/projection`.
         silu_mul: gate_up [R, 2F] → [R, F].
         embed: table [V, H], tokens [R] → [R, H].
         scaled_silu: x [R, K], divisor → [R, K]; mix_streams: normed, gate [R, S · H], S → [R, H]; inject_streams:
@@ -116,6 +136,7 @@ class Operators:
             gate_streams: key, query [R, S · H], value [R, H] → [R, S · H]; dilated_conv: gated [B, W, D], window
             [B, (K − 1) · d + W, D], weight [D, K], d → [B, W, D]. Card: `ops/ngram`.
         sparse: the family of `ops/sparse_attention`.
+        requests: the family of `ops/requests`.
         delta: the family of `ops/gated_delta` and `ops/short_conv`.
     """
 
@@ -128,6 +149,9 @@ class Operators:
     apply_rotary: ApplyRotary
     write_pages: WritePages
     paged_attention: PagedAttention
+    project_heads: ProjectHeads
+    norm_gate: Callable[[Tensor, Norm, PackedLinear], Tensor]
+    add_linear: Callable[[Tensor, Tensor, PackedLinear], None]
     silu_mul: Callable[[Tensor], Tensor]
     embed: Callable[[Tensor, Tensor], Tensor]
     zero_centred_norm: ZeroCentredNorm
@@ -145,4 +169,6 @@ class Operators:
     target_law: TargetLaw
     chain_verify: ChainVerify
     report_logprobs: ReportLogprobs
+    copy_rows: CopyRows
     delta: DeltaOperators
+    requests: RequestOperators

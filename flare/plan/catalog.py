@@ -19,6 +19,7 @@ class CatalogRequest:
         draft_source: what the drafter proposes.
         drafter_absorbs: whether prefill must feed the drafter, which needs its own prefill graphs.
         confidence_width: confidences a round returns per lane.
+        prompt_logprobs: whether prompt chunks can be scored.
     """
 
     concurrency: int
@@ -28,6 +29,7 @@ class CatalogRequest:
     draft_source: DraftSource
     drafter_absorbs: bool
     confidence_width: int = 0
+    prompt_logprobs: bool = False
 
 
 def catalog(request: CatalogRequest) -> tuple[ExecutionGraph, ...]:
@@ -41,6 +43,10 @@ def _graphs(request: CatalogRequest) -> Iterator[ExecutionGraph]:
         for kind in _PREFILL_KINDS:
             for tokens in request.prefill_capacities:
                 yield ExecutionGraph(0, kind, 1, tokens, speculation_enabled=enabled)
+        if request.prompt_logprobs:
+            # One capacity: its completion arrays, a row per prompt token, are held twice.
+            smallest = min(request.prefill_capacities)
+            yield ExecutionGraph(0, "scored_prefill", 1, smallest, speculation_enabled=enabled)
     if request.ordinary:
         for batch in batch_capacities(request.concurrency):
             yield ExecutionGraph(0, "decode", batch, 1, speculation_enabled=False)
@@ -56,7 +62,12 @@ def _graphs(request: CatalogRequest) -> Iterator[ExecutionGraph]:
             speculation_enabled=True,
             confidence_width=request.confidence_width,
         )
+    for kind in CACHE_KINDS:
+        yield ExecutionGraph(0, kind, 1, 0)
 
+
+CACHE_KINDS: tuple[Kind, ...] = ("snapshot", "restore")
+"""What keeps a prefix and brings it back."""
 
 _PREFILL_KINDS: tuple[Kind, ...] = ("prefill", "resume")
 

@@ -51,13 +51,16 @@ class SlotState:
     """State with one entry per request slot (`columns` entries where history must survive a rejected draft).
 
     Attributes:
-        shape: of one entry; allocated as [slots + 1, columns?, *shape], the null slot last.
+        shape: of one entry; allocated as [slots + 1 (+ snapshots), columns?, *shape], the null slot at index `slots`.
+        snapshot: part of a prefix's state, so that snapshot rows follow the null slot. False for what belongs to the
+            request alone: its policy, counters and candidates.
     """
 
     name: str
     shape: tuple[int, ...]
     dtype: str
     columns: int = 1
+    snapshot: bool = True
 
     @property
     def entry(self) -> tuple[int, ...]:
@@ -82,7 +85,9 @@ class PagedState:
 
 @dataclass(frozen=True)
 class RingState:
-    """The last tokens of a request, at slot = position mod length; allocated as [slots + 1, length, *shape].
+    """The last tokens of a request, at slot = position mod length.
+
+    Allocated as [slots + 1 + snapshots, length, *shape].
 
     The length is the smallest multiple of `group` that still holds an open group (group − 1 entries) before the widest
     round, so a rejected row never overwrites an entry that is still needed.
@@ -98,6 +103,11 @@ class RingState:
     def length(self) -> int:
         """12 for groups of four and rounds of eight."""
         return -(-(self.group - 1 + self.width) // self.group) * self.group
+
+    @property
+    def entry(self) -> tuple[int, ...]:
+        """Shape of what one slot owns."""
+        return (self.length, *self.shape)
 
 
 @dataclass(frozen=True)
@@ -129,6 +139,13 @@ class Declarations:
 
     def __add__(self, other: "Declarations") -> "Declarations":
         return Declarations(self.weights + other.weights, self.state + other.state)
+
+
+def prefix_rows(state: Iterable[State]) -> tuple[SlotState | RingState, ...]:
+    """The state of a prefix that is kept by slot: what a snapshot row holds a copy of."""
+    return tuple(
+        item for item in state if isinstance(item, RingState) or (isinstance(item, SlotState) and item.snapshot)
+    )
 
 
 def together(parts: Iterable[Declarations]) -> Declarations:

@@ -5,6 +5,7 @@ Packed storage is opaque (a library decides its layout), so the plan declares an
 
 from flare.errors import PlanError
 from flare.plan.declarations import DTYPE_BYTES
+from flare.plan.plan import DeviceName
 
 LINEAR_FORMATS = ("dense", "int4")
 
@@ -17,13 +18,19 @@ _BLOCK = 64
 _INT4_ROWS = 16
 
 
-def packed_linear_bytes(rows: int, columns: int, dtype: str, linear_format: str) -> int:
-    """Upper bound of one packed weight [rows, columns] on a CPU.
+def packed_linear_bytes(
+    rows: int, columns: int, dtype: str, linear_format: str, device: DeviceName = "cpu"
+) -> int | None:
+    """Upper bound of one packed weight [rows, columns]; None where the device keeps it as declared.
 
     Raises:
         PlanError: the format does not exist or cannot hold this shape.
     """
     check_linear_format(rows, columns, linear_format)
+    if device == "cuda":
+        if linear_format != "dense":
+            raise PlanError(f"preparation.linear_format={linear_format} needs preparation.device=cpu; CUDA takes dense")
+        return None
     if dtype == "float64":
         return rows * columns * DTYPE_BYTES[dtype]
     if linear_format == "int4":

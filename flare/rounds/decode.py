@@ -1,12 +1,11 @@
 """Ordinary decoding: one token per lane, no draft state touched."""
 
 from flare.contract.manifest import ExecutionGraph
-from flare.layers.rows import causal_rows
+from flare.ops.requests import Outcome
 from flare.ops.sampling import DraftLaw
+from flare.rounds.boundaries import find_crossing, keep_crossing
 from flare.rounds.model import Frame, Model
-from flare.rounds.records import Outcome, write_records
-from flare.rounds.rows import page_tables
-from flare.rounds.speculative import last_feedback
+from flare.rounds.records import write_records
 from flare.sampling.domains import Domain
 
 
@@ -14,21 +13,22 @@ def decode(model: Model, graph: ExecutionGraph, frame: Frame) -> None:
     """Consume each lane's pending token and sample the next one."""
     requests, arguments = model.requests, frame.arguments
     lanes = requests.lanes(arguments, graph.batch_capacity)
-    tail = requests.tail(lanes, page_tables(arguments, lanes, model.extent))
-    inputs, nothing = tail.pending[:, None], tail.consumed.new_zeros(tail.consumed.shape)
-    rows = causal_rows(inputs, lanes.live.long(), tail.consumed, lanes.slots, tail.pages)
+    offer = model.ops.requests.make_offer(
+        lanes.pending[:, None][:, :0], False, lanes, arguments, model.pages(arguments, lanes), model.target.vocab
+    )
+    rows, inputs = offer.rows, offer.inputs
     verified = model.target.verify(rows)
     logits = model.logits_of(verified.output, *inputs.shape)
-    laws = model.law(logits, inputs, nothing, lanes, arguments)
-    draws = requests.draws(lanes, Domain.ORDINARY)
-    no_drafts = inputs[:, 1:]
+    laws = model.law(logits, inputs, offer.length, lanes, arguments)
     tokens, accepted = model.ops.chain_verify(
-        laws, DraftLaw(None, no_drafts.bool()), no_drafts, draws.seeds, draws.offsets
+        laws, DraftLaw(None, offer.point), inputs[:, 1:], lanes.seeds, lanes.offsets[Domain.ORDINARY]
     )
     emission = requests.clip(tokens, accepted, lanes)
-    model.target.commit(rows, emission.count)
-    requests.commit(lanes, emission.count, last_feedback(verified, emission), emission)
-    requests.advance(lanes, Domain.ORDINARY)
+    crossing = find_crossing(model, rows, emission.count, arguments)
+    model.target.commit(rows, emission.count, crossing and crossing.boundary)
+    keep_crossing(model, rows, verified, crossing)
+    requests.commit(lanes, emission.count, verified, emission, Domain.ORDINARY)
     model.report_logprobs(logits, tokens, emission.kept, lanes, frame.completion)
-    faults = model.faults(verified.output, rows)
-    write_records(requests, graph, frame, Outcome(lanes, emission, nothing, no_drafts, faults))
+    faults = model.faults(verified.output, rows.active)
+    outcome = Outcome(lanes, emission, offer.length, offer.sources, faults, crossing and crossing.chosen)
+    write_records(requests, graph, frame, outcome)

@@ -45,9 +45,14 @@ def _write_policy(requests: RequestTable, slot: Tensor, frame: Frame) -> None:
     policy.plain[slot] = scalars[Scalar.PLAIN] != 0
     policy.stops[slot] = arguments.stop_ids[None]
     requests.generation[slot] = arguments.generations[:1]
-    requests.consumed[slot] = 0
-    requests.terminal[slot] = int(Terminal.LIVE)
-    requests.feedback[slot] = 0
+    # An assigned number would first travel to the device; a filled one is an argument of its kernel.
+    for column, value in (
+        (requests.consumed, 0),
+        (requests.terminal, int(Terminal.LIVE)),
+        (requests.feedback, 0),
+        (requests.output, 0),
+    ):
+        column.index_fill_(0, slot, value)
     spent = (Scalar.ORDINARY_EVENTS, Scalar.PROPOSAL_EVENTS, Scalar.VERIFY_EVENTS)
     for domain, place in zip((Domain.ORDINARY, Domain.PROPOSAL, Domain.VERIFY), spent, strict=True):
         requests.events[slot, int(domain)] = scalars[place]

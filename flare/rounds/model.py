@@ -10,12 +10,14 @@ from torch import Tensor
 from flare.contract.frames import Arguments, Completion
 from flare.contract.manifest import Extent
 from flare.drafting.contract import Drafter
-from flare.layers.rows import Rows
+from flare.layers.rows import PageTables, Rows
 from flare.layers.target import Target
 from flare.ops.operators import Operators
+from flare.ops.requests import Lanes
 from flare.ops.sampling import LawRows
 from flare.plan.declarations import Declarations, RoundBuffer
-from flare.rounds.requests import Lanes, RequestTable
+from flare.rounds.requests import RequestTable
+from flare.state.prefix import PrefixState
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,7 @@ class Model:
     Attributes:
         logits, laws: [rows, V] and [rows, V + 1], shared by all shapes; a round uses a prefix of rows.
         proposals: [D, lanes, V + 1] laws of a learned drafter's tokens; None without one.
+        prefix: what a snapshot is made of.
     """
 
     target: Target
@@ -42,7 +45,13 @@ class Model:
     logits: Tensor
     laws: Tensor
     proposals: Tensor | None
+    prefix: PrefixState
     extent: Extent
+
+    def pages(self, arguments: Arguments[Tensor], lanes: Lanes) -> PageTables:
+        """The page tables of the first lanes of a frame."""
+        tables = arguments.page_tables[: len(lanes.slots)]
+        return PageTables(tables, self.extent.null_page, self.extent.context, self.ops.requests.causal_rows)
 
     def logits_of(self, output: Tensor, lanes: int, width: int) -> Tensor:
         """Head of the verified rows [B × W, H] → [B, W, V], valid until the next round."""
@@ -50,10 +59,9 @@ class Model:
         logits.copy_(self.target.head(output))
         return logits.view(lanes, width, -1)
 
-    def faults(self, output: Tensor, rows: Rows) -> Tensor:
-        """[B] bool: lanes with an active row whose output [B × W, H] is not finite."""
-        broken = ~output.sum(-1, dtype=self.logits.dtype).isfinite().view(rows.active.shape)
-        return (broken & rows.active).any(1)
+    def faults(self, output: Tensor, active: Tensor) -> Tensor:
+        """[B] bool: lanes with an active row [B, W] whose output [B × W, H] is not finite."""
+        return self.ops.requests.find_faults(output, active, self.logits.dtype)
 
     def law(self, logits: Tensor, tokens: Tensor, length: Tensor, lanes: Lanes, arguments: Arguments[Tensor]) -> Tensor:
         """The target law of every row [B, W, V + 1], valid until the next round.
@@ -69,7 +77,7 @@ class Model:
             live=lanes.live,
             slots=lanes.slots,
             masks=arguments.masks[:count, :width],
-            masked=arguments.masked[:count] != 0,
+            masked=arguments.masked[:count],
         )
         out = self.laws[: count * width].view(count, width, -1)
         return self.ops.target_law(logits, rows, self.requests.policy, out=out)
@@ -78,9 +86,8 @@ class Model:
         self, logits: Tensor, emitted: Tensor, kept: Tensor, lanes: Lanes, completion: Completion[Tensor]
     ) -> None:
         """Write the log-probabilities of the kept tokens [B, W] where a lane asked for them."""
-        wanted = self.requests.logprobs[lanes.slots].where(lanes.live, -1)
         self.ops.report_logprobs(
-            logits, emitted, kept, wanted, lanes.slots, completion.logprobs, completion.logprob_ids
+            logits, emitted, kept, lanes.logprobs, lanes.slots, completion.logprobs, completion.logprob_ids
         )
 
 

@@ -3,14 +3,18 @@
 Shapes: B lanes, D depth, V vocabulary.
 """
 
+from functools import cached_property
+
 import torch
 from torch import Tensor
 
 from flare.contract.frames import Arguments
+from flare.ops.requests import Lanes
 from flare.ops.sampling import DraftLaw, LawRows
 from flare.rounds.model import Model
-from flare.rounds.requests import Lanes
 from flare.sampling.domains import Domain, offset, proposal_event
+
+_START = offset(Domain.PROPOSAL, 0)
 
 
 class ProposalDraws:
@@ -20,10 +24,8 @@ class ProposalDraws:
     that the kept law is the one drawn from.
     """
 
-    def __init__(self, model: Model, lanes: Lanes, tail_pending: Tensor, arguments: Arguments[Tensor]) -> None:
-        self._model, self._lanes, self._pending, self._arguments = model, lanes, tail_pending, arguments
-        self._seeds = model.requests.seed[lanes.slots]
-        self._events = model.requests.events[lanes.slots, int(Domain.PROPOSAL)]
+    def __init__(self, model: Model, lanes: Lanes, arguments: Arguments[Tensor]) -> None:
+        self._model, self._lanes, self._arguments = model, lanes, arguments
 
     @property
     def _buffer(self) -> Tensor:
@@ -32,27 +34,31 @@ class ProposalDraws:
 
     def laws(self, depth: int) -> Tensor:
         """See `drafting.contract.Draws`."""
-        return self._buffer[:depth, : len(self._pending)].transpose(0, 1)
+        return self._buffer[:depth, : len(self._lanes.slots)].transpose(0, 1)
+
+    @cached_property
+    def _rows(self) -> LawRows:
+        """One row per lane, the same for every step."""
+        lanes = self._lanes
+        return LawRows(
+            tokens=lanes.pending[:, None],
+            length=torch.zeros_like(lanes.pending),
+            live=lanes.live,
+            slots=lanes.slots,
+            masks=self._arguments.masks[: len(lanes.slots), :1],
+            masked=torch.zeros_like(lanes.live),
+        )
 
     def sample(self, logits: Tensor, step: int) -> Tensor:
         """See `drafting.contract.Draws`."""
-        count = len(self._pending)
-        law = self._buffer[step, :count, None]
-        rows = LawRows(
-            tokens=self._pending[:, None],
-            length=torch.zeros_like(self._pending),
-            live=self._lanes.live,
-            slots=self._lanes.slots,
-            masks=self._arguments.masks[:count, :1],
-            masked=torch.zeros_like(self._lanes.live),
-        )
-        self._model.ops.target_law(logits[:, None].to(law.dtype), rows, self._model.requests.policy, out=law)
-        nothing = self._pending[:, None][:, :0]
+        law = self._buffer[step, : len(logits), None]
+        self._model.ops.target_law(logits[:, None].to(law.dtype), self._rows, self._model.requests.policy, out=law)
+        nothing = self._lanes.pending[:, None][:, :0]
         tokens, _ = self._model.ops.chain_verify(
             law,
             DraftLaw(None, nothing.bool()),
             nothing,
-            self._seeds,
-            offset(Domain.PROPOSAL, proposal_event(self._events, step)),
+            self._lanes.seeds,
+            self._lanes.offsets[Domain.PROPOSAL] + (offset(Domain.PROPOSAL, proposal_event(0, step)) - _START),
         )
         return tokens[:, 0]

@@ -25,12 +25,12 @@ def torch_dtype(name: str) -> torch.dtype:
 
 
 def storage_shape(state: State, extent: Extent) -> tuple[int, ...]:
-    """Shape of a declared state's one tensor, null slot and null page included (last)."""
+    """Shape of a declared state's one tensor: requests, then the null slot or page, then snapshots."""
     match state:
         case SlotState():
-            return (extent.slots + 1, *state.entry)
+            return (extent.slots + 1 + extent.snapshots * state.snapshot, *state.entry)
         case RingState():
-            return (extent.slots + 1, state.length, *state.shape)
+            return (extent.slots + 1 + extent.snapshots, *state.entry)
         case PagedState():
             return (extent.pages + 1, PAGE_TOKENS, *state.shape)
         case RoundBuffer():
@@ -73,8 +73,13 @@ def _allocate(declared: Iterable[Declarations], extent: Extent, device: torch.de
 
 
 def _pages(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, heads_outermost: bool) -> Tensor:
-    """Pages are written before they are read; leaving them untouched lets the system map them on first use."""
+    """Pages are written before they are read, so nothing has to clear them.
+
+    On a CPU, untouched ones are mapped by the system on first use. Elsewhere memory is there at once, and zeros keep
+    finite what a rehearsal reads.
+    """
+    allocate = torch.empty if device.type == "cpu" else torch.zeros
     if not heads_outermost:
-        return torch.empty(shape, dtype=dtype, device=device)
+        return allocate(shape, dtype=dtype, device=device)
     pages, tokens, heads, *entry = shape
-    return torch.empty((heads, pages, tokens, *entry), dtype=dtype, device=device).movedim(0, 2)
+    return allocate((heads, pages, tokens, *entry), dtype=dtype, device=device).movedim(0, 2)

@@ -81,9 +81,9 @@ class Drafter:
         """Step j draws draft j from the pair at position N − 1 + j; step 0 also writes pair N − 1."""
         token, residual, selection = tail.pending, tail.feedback, None
         tokens = [tail.pending.new_zeros((len(token), 0))]
+        first, counts = (tail.consumed - 1).clamp_min(0), tail.live.long()
         for step in range(depth):
-            lengths = (tail.consumed - 1).clamp_min(0) + step
-            rows = causal_rows(token[:, None], tail.live.long(), lengths, tail.slots, tail.pages)
+            rows = causal_rows(token[:, None], counts, first + step, tail.slots, tail.pages)
             residual, selection = self._step(rows, self._fused(rows, residual), selection)
             token = draws.sample(self.target.head(self.mixer.mix(residual)), step)
             tokens.append(token[:, None])

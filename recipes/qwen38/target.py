@@ -19,6 +19,7 @@ from flare.layers.rows import Hidden, RoundShape, Rows
 from flare.layers.sparse_attention import SparseRotary, sparse_rotary
 from flare.layers.storage import Storage
 from flare.ops.operators import Operators
+from flare.ops.short_conv import Boundary
 from flare.plan.declarations import Declarations, RoundBuffer, Weight, together
 from recipes.qwen38.geometry import Formats, Geometry
 from recipes.qwen38.parts import DecoderLayer, decoder_layer, streams
@@ -52,6 +53,10 @@ class Target:
     @property
     def feedback_width(self) -> int:
         return self.geometry.residual
+
+    @property
+    def output_width(self) -> int:
+        return self.geometry.hidden
 
     def declare(self) -> Declarations:
         table = (self.geometry.vocab, self.geometry.hidden)
@@ -98,9 +103,9 @@ class Target:
     def verify(self, rows: Rows) -> Hidden:
         return self._run(rows, lambda layer, residual, rotary: layer.verify(residual, rows, rotary))
 
-    def commit(self, rows: Rows, emitted: Tensor) -> None:
+    def commit(self, rows: Rows, emitted: Tensor, boundary: Boundary | None = None) -> None:
         for part in self._stateful():
-            part.commit(rows, emitted)
+            part.commit(rows, emitted, boundary)
 
     def _stateful(self) -> Iterator[GatedDelta | PerLayerEmbedding]:
         """Parts whose candidates must be published; sparse attention's are by the consumed count."""

@@ -18,6 +18,7 @@ from flare.ops.ngram import reference as ngram
 from flare.ops.ngram.geometry import NgramShape
 from flare.ops.norm import reference as norm
 from flare.ops.operators import Operators
+from flare.ops.short_conv import Boundary
 from flare.state.arena import torch_dtype
 from tests.layers.binding import CPU, SLOTS, draw, random_weights, stored
 
@@ -93,7 +94,13 @@ class Bench:
         return residual.flatten(0, 1), rows
 
     def round(
-        self, slots: list[int], candidates: list[list[int]], emitted: list[int], width: int, lanes: int
+        self,
+        slots: list[int],
+        candidates: list[list[int]],
+        emitted: list[int],
+        width: int,
+        lanes: int,
+        boundary: Boundary | None = None,
     ) -> list[Tensor]:
         """Verify and commit; what each lane's active rows became."""
         self.layer.candidates.fill_(torch.nan)
@@ -103,7 +110,7 @@ class Bench:
         self.layer.candidates[:, width:] = torch.nan
         for lane in range(lanes):
             self.layer.candidates[lane, emitted[lane] if lane < len(slots) else 0 :] = torch.nan
-        self.layer.commit(rows, taken)
+        self.layer.commit(rows, taken, boundary)
         for slot, ids, count in zip(slots, candidates, emitted, strict=True):
             self.consumed[slot] = self.consumed[slot] + ids[:count]
         return [moved[lane, : len(ids)] for lane, ids in enumerate(candidates)]

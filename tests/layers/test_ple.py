@@ -12,6 +12,7 @@ from flare.errors import CheckpointError
 from flare.layers.ple import PerLayerEmbedding
 from flare.layers.rows import Rows
 from flare.ops.ngram import NgramHash
+from flare.ops.short_conv import Boundary
 from tests.layers.binding import CPU, EXTENT, stored
 from tests.layers.ple_bench import SHAPE, TABLE, Bench, bench, layer_of, plain_table, token_ids, weights_of
 
@@ -104,6 +105,27 @@ def test_committing_nothing_leaves_every_bit():
     core.round([0], [token_ids(8, seed=2)], [0], 8, lanes=2)
     assert torch.equal(before[0].nan_to_num(7), core.layer.conv[0].nan_to_num(7))
     assert torch.equal(before[1], core.layer.context[0])
+
+
+@pytest.mark.parametrize("stop", [0, 1, 3, 5, 6])
+def test_a_commit_also_leaves_the_histories_at_a_boundary_it_reaches(stop):
+    """Lane 0 emits five rows; lane 1 names a row for a boundary it does not reach."""
+    core, ids, emitted = bench(), token_ids(17, seed=3), 5
+    core.chunk(0, ids[:9], 16)
+    core.chunk(1, token_ids(4, seed=4), 16)
+    before = core.layer.context[[2, 3]].clone()
+    core.round(
+        [0, 1], [ids[9:], [1, 2]], [emitted, 1], 8, 4,
+        Boundary(torch.tensor([stop, 2, 0, 0]), torch.tensor([2, 3, EXTENT.null_slot, EXTENT.null_slot])),
+    )  # fmt: skip
+    check_against_single_steps(core, 0)
+    check_against_single_steps(core, 1)
+    assert torch.equal(core.layer.context[3], before[1]) and core.layer.conv[3].isnan().all()
+    if 1 <= stop <= emitted:
+        core.consumed[2] = ids[: 9 + stop]
+        check_against_single_steps(core, 2)
+    else:
+        assert torch.equal(core.layer.context[2], before[0]) and core.layer.conv[2].isnan().all()
 
 
 @pytest.mark.parametrize("cuts", [[40], [20, 5, *[1] * 15], [1] * 40, [1, 39], [2, 38], [9, 9, 9, 13], [64 - 24]])
@@ -218,13 +240,13 @@ class ReadsLeftovers(PerLayerEmbedding):
 
 
 class CommitsOneLess(PerLayerEmbedding):
-    def commit(self, rows: Rows, emitted: Tensor) -> None:
-        super().commit(rows, (emitted - 1).clamp(min=0))
+    def commit(self, rows: Rows, emitted: Tensor, boundary: Boundary | None = None) -> None:
+        super().commit(rows, (emitted - 1).clamp(min=0), boundary)
 
 
 class CommitsWhatWasOffered(PerLayerEmbedding):
-    def commit(self, rows: Rows, emitted: Tensor) -> None:
-        super().commit(rows, rows.counts)
+    def commit(self, rows: Rows, emitted: Tensor, boundary: Boundary | None = None) -> None:
+        super().commit(rows, rows.counts, boundary)
 
 
 class WritesWhileVerifying(PerLayerEmbedding):

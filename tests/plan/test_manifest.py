@@ -50,6 +50,12 @@ def test_a_drafter_with_state_gets_prefill_graphs_of_its_own():
     assert shared == {None}
 
 
+def test_prompts_are_scored_in_the_smallest_chunk_and_in_every_mode_where_it_is_wished():
+    assert [graph for graph in graphs() if graph.kind == "scored_prefill"] == []
+    scored = [graph for graph in graphs(prompt_logprobs=True) if graph.kind == "scored_prefill"]
+    assert [(graph.token_capacity, graph.speculation_enabled) for graph in scored] == [(16, False), (16, True)]
+
+
 def test_eighteen_speculative_graphs_declare_their_depth():
     speculative = [graph for graph in graphs() if graph.kind == "speculative"]
     assert len(speculative) == 18

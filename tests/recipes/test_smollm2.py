@@ -12,8 +12,7 @@ from flare.build import bind, load, plan_parts
 from flare.checkpoint.source import opened
 from flare.config.compose import compose
 from flare.contract.frames import Arguments, Scalar, host_arguments
-from flare.rounds.requests import Lanes
-from flare.rounds.rows import chunk_rows
+from flare.layers.rows import PageTables, causal_rows
 from tests.checkpoint.copies import write_folder_copy
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "smollm2" / "logits.safetensors"
@@ -34,7 +33,8 @@ def logits_of(checkpoint, ids: torch.Tensor, positions: torch.Tensor) -> torch.T
     arguments = Arguments(**{name: torch.from_numpy(array) for name, array in vars(host).items()})
     slot = torch.zeros(1, dtype=torch.int64)
     with torch.inference_mode():
-        rows = chunk_rows(len(ids), slot, Lanes(slot, slot, slot == 0), arguments, model.extent)
+        pages = PageTables(arguments.page_tables[:1], model.extent.null_page, model.extent.context)
+        rows = causal_rows(arguments.tokens[None, : len(ids)], slot + len(ids), slot, slot, pages)
         return model.target.head(model.target.prefill(rows).output[positions])
 
 

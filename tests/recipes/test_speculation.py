@@ -31,9 +31,11 @@ def truth(folder):
         return [engine.generate(prompt, GREEDY).token_ids for prompt in PROMPTS]
 
 
-def generate(core, prompts, sampling, together):
-    """All at once, or one after the other over the same engine."""
+def generate(core, prompts, sampling, together, remembered=()):
+    """All at once, or one after the other over the same engine, whose history holds the remembered responses."""
     with flare.Engine(core) as engine:
+        for response in remembered:
+            engine.remember(response)
         return engine.generate(prompts, sampling) if together else [engine.generate(each, sampling) for each in prompts]
 
 
@@ -42,7 +44,7 @@ def generate(core, prompts, sampling, together):
 @pytest.mark.parametrize("width", [*range(1, 9), None], ids=[*map(str, range(1, 9)), "adaptive"])
 def test_greedy_tokens_are_the_same_at_any_width_batch_and_policy(core, folder, truth, width, together, copies):
     policy = ("serving.adaptive_verification=true",) if width is None else (f"serving.fixed_width={width}",)
-    done = generate(arm(core, folder, *policy, *copies), PROMPTS, GREEDY, together)
+    done = generate(arm(core, folder, *policy, *copies), PROMPTS, GREEDY, together, truth[:3])
     assert [completion.token_ids for completion in done] == truth
     offered = sum(completion.speculation.offered for completion in done)
     assert (offered > 0) == (width != 1 and copies is not NO_COPIES)

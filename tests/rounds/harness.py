@@ -30,14 +30,16 @@ from flare.layers.decoder import DecoderShape, DenseDecoder
 from flare.layers.storage import Storage
 from flare.layers.target import Target
 from flare.ops.operators import Operators
-from flare.plan.declarations import PagedState, RoundBuffer, State
+from flare.plan.declarations import Declarations, PagedState, RingState, RoundBuffer, SlotState, State
 from flare.rounds.decode import decode
 from flare.rounds.init import init
 from flare.rounds.model import Frame, Model
-from flare.rounds.prefill import prefill, resume
+from flare.rounds.prefill import prefill, resume, scored_prefill
 from flare.rounds.requests import RequestTable
+from flare.rounds.snapshot import restore, snapshot
 from flare.rounds.speculative import speculative_round
 from flare.state.arena import Arena, torch_dtype
+from flare.state.prefix import prefix_state
 
 SHAPE = DecoderShape(
     vocab=61, layers=2, attention=AttentionShape(24, 4, 2, 6), ffn=40, rope_base=1000.0, norm_eps=1e-5, context=256
@@ -61,7 +63,12 @@ def random_weights(shape: DecoderShape = SHAPE, seed: int = 0) -> dict[str, Tens
 
 @dataclass
 class Bench:
-    """One model with its frame; `pages` of slot s are s·4 … s·4 + 3."""
+    """One model with its frame; `pages` of slot s are s·4 … s·4 + 3 unless it shares some.
+
+    Attributes:
+        declared: by part, as the core declares it.
+        tables: page tables of slots that share pages; boundaries: snapshot rows by slot, named in every frame.
+    """
 
     model: Model
     extent: Extent
@@ -69,10 +76,13 @@ class Bench:
     completion: Completion
     frame: Frame
     state: dict[str, Tensor] = field(default_factory=dict)
+    declared: dict[str, Declarations] = field(default_factory=dict)
     guard: AbstractContextManager = field(default_factory=nullcontext)  # around every replayed program
+    tables: dict[int, Sequence[int]] = field(default_factory=dict)
+    boundaries: dict[int, int] = field(default_factory=dict)
 
-    def pages(self, slot: int) -> range:
-        return range(slot * PAGES_PER_REQUEST, (slot + 1) * PAGES_PER_REQUEST)
+    def pages(self, slot: int) -> Sequence[int]:
+        return self.tables.get(slot, range(slot * PAGES_PER_REQUEST, (slot + 1) * PAGES_PER_REQUEST))
 
     def replay(self, program: Callable, graph: ExecutionGraph) -> np.ndarray:
         """Run one program over the frame; all records."""
@@ -86,9 +96,11 @@ class Bench:
         arguments.lanes[:], arguments.generations[:] = self.extent.null_slot, -1
         arguments.page_tables[:] = self.extent.null_page
         arguments.copy_length[:], arguments.ceilings[:], arguments.masked[:] = 0, 0, 0
+        arguments.boundary_slots[:] = -1
         for lane, slot in enumerate(slots):
             arguments.lanes[lane], arguments.generations[lane] = slot, 7
             arguments.page_tables[lane] = list(self.pages(slot))
+            arguments.boundary_slots[lane] = self.boundaries.get(slot, -1)
 
     def admit(self, slot: int, prompt: Sequence[int], policy: SamplingPolicy, generated: Sequence[int] = ()) -> None:
         """Write a request into a slot; with `generated` it is a parked one."""
@@ -133,6 +145,42 @@ class Bench:
         self.arguments.scalars[Scalar.TOKEN_COUNT] = len(tokens)
         program, kind = (prefill, "prefill") if sample else (resume, "resume")
         return self.replay(program, ExecutionGraph(1, kind, 1, capacity))[slot]
+
+    def scored_chunk(self, slot: int, tokens: Sequence[int], following: int | None, capacity: int) -> np.ndarray:
+        """Consume a chunk and score it; without a token after it, also sample."""
+        self.name_lanes([slot])
+        arguments, behind = self.arguments, [] if following is None else [following]
+        arguments.tokens[:capacity] = 3
+        arguments.tokens[: len(tokens) + len(behind)] = [*tokens, *behind]
+        arguments.scalars[Scalar.TOKEN_COUNT], arguments.scalars[Scalar.SAMPLE] = len(tokens), following is None
+        return self.replay(scored_prefill, ExecutionGraph(4, "scored_prefill", 1, capacity))[slot]
+
+    def keep(self, slot: int, row: int) -> np.ndarray:
+        """Snapshot a slot into a row; the record of the slot."""
+        self.name_lanes([slot])
+        self.arguments.boundary_slots[0] = row
+        return self.replay(snapshot, ExecutionGraph(5, "snapshot", 1, 0))[slot]
+
+    def restore(
+        self, slot: int, row: int, consumed: int, *, copy: tuple[int, int] | None = None, sample: bool = False
+    ) -> np.ndarray:
+        """Bring a prefix back into an admitted slot; the record of the slot.
+
+        Args:
+            copy: the page to copy and the one to copy it to.
+        """
+        self.name_lanes([slot])
+        arguments, null = self.arguments, self.extent.null_page
+        arguments.boundary_slots[0] = row
+        taken, written = copy or (null, null)
+        for place, value in {
+            Scalar.CONSUMED: consumed,
+            Scalar.COPY_FROM: taken,
+            Scalar.COPY_TO: written,
+            Scalar.SAMPLE: sample,
+        }.items():
+            arguments.scalars[place] = value
+        return self.replay(restore, ExecutionGraph(6, "restore", 1, 0))[slot]
 
     def start(self, slot: int, prompt: Sequence[int], policy: SamplingPolicy = GREEDY) -> int:
         """Admit and prefill in one chunk; the first token."""
@@ -198,7 +246,7 @@ def bench(
 
 
 def bench_extent(vocab: int, context: int, width: int = 8) -> Extent:
-    """Four slots of four pages each."""
+    """Four slots of four pages each, and three snapshots."""
     return Extent(
         lanes=4,
         slots=SLOTS,
@@ -209,6 +257,8 @@ def bench_extent(vocab: int, context: int, width: int = 8) -> Extent:
         context=context,
         vocab=vocab,
         logprobs=5,
+        snapshots=3,
+        scored_chunk=64,
     )
 
 
@@ -227,7 +277,8 @@ def bench_of(
     """
     target, drafter = parts
     operators = operators or ops.load("cpu")
-    declared = [part for _, part in declarations(target, drafter, extent, extent.lanes * extent.width, dtype)]
+    by_part = dict(declarations(target, drafter, extent, extent.lanes * extent.width, dtype))
+    declared = list(by_part.values())
     arena = Arena(declared, extent, torch.device("cpu"))
     wanted = [weight for part in declared for weight in part.weights]
     storage = Storage(
@@ -243,7 +294,7 @@ def bench_of(
     if drafter is not None:
         drafter.bind(storage, operators, target)
     poison([state for part in declared for state in part.state], arena, extent)
-    requests = RequestTable(arena.tensors, extent)
+    requests = RequestTable(arena.tensors, extent, operators.requests)
     model = Model(
         target=target,
         drafter=drafter,
@@ -252,6 +303,7 @@ def bench_of(
         logits=arena["round.logits"],
         laws=arena["round.laws"],
         proposals=arena.tensors.get("round.proposals"),
+        prefix=prefix_state(declared, arena.tensors),
         extent=extent,
     )
     arguments, completion = host_arguments(extent), host_completion(extent)
@@ -259,18 +311,26 @@ def bench_of(
         Arguments(**{name: torch.from_numpy(array) for name, array in vars(arguments).items()}),
         Completion(**{name: torch.from_numpy(array) for name, array in vars(completion).items()}),
     )
-    return Bench(model, extent, arguments, completion, frame, dict(arena.tensors))
+    return Bench(model, extent, arguments, completion, frame, dict(arena.tensors), by_part)
 
 
 def poison(declared: Sequence[State], arena: Arena, extent: Extent) -> None:
-    """NaN in all pages, all round buffers, and the null slot of what the model keeps per request."""
+    """NaN in all pages, all round buffers, the null slot of what the model keeps per request, and all snapshots.
+
+    Snapshots of integers hold a number that is no id, position or count.
+    """
     for state in declared:
         tensor = arena.tensors.get(state.name)
-        if tensor is None or not tensor.dtype.is_floating_point:
+        if tensor is None:
+            continue
+        poisonous = float("nan") if tensor.dtype.is_floating_point else -7
+        if isinstance(state, RingState | SlotState):
+            tensor[extent.null_slot + 1 :] = poisonous
+        if not tensor.dtype.is_floating_point:
             continue
         if isinstance(state, PagedState | RoundBuffer):
             tensor.fill_(float("nan"))
-        elif not state.name.startswith("requests.") or state.name == "requests.feedback":
+        elif not state.name.startswith("requests.") or state.name in ("requests.feedback", "requests.output"):
             tensor[extent.null_slot] = float("nan")
 
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from flare.drafting import copies
-from flare.rounds import speculative
+from flare.layers.rows import Hidden
+from flare.ops.requests import cpu
 from flare.rounds.requests import RequestTable
 from tests.rounds import harness, test_speculative
 
@@ -67,49 +67,47 @@ def clip_nothing(patch: pytest.MonkeyPatch) -> None:
 def count_rejected_drafts(patch: pytest.MonkeyPatch) -> None:
     real = RequestTable.commit
 
-    def commit(self, lanes, consumed, feedback, emission):
+    def commit(self, lanes, consumed, hidden, emission, *spent):
         everything = torch.ones_like(emission.kept)
         self.policy.generated_counts.index_put_(
             (lanes.slots[:, None].expand_as(everything).reshape(-1), emission.tokens.clamp_min(0).reshape(-1)),
             (everything & ~emission.kept).reshape(-1).int(),
             accumulate=True,
         )
-        real(self, lanes, consumed, feedback, emission)
+        real(self, lanes, consumed, hidden, emission, *spent)
 
     patch.setattr(RequestTable, "commit", commit)
 
 
 def commit_feedback_of_the_last_row(patch: pytest.MonkeyPatch) -> None:
-    def last(verified, emission):
-        lanes, width = emission.tokens.shape
-        return verified.feedback.view(lanes, width, -1)[:, -1]
+    real = RequestTable.commit
 
-    patch.setattr(speculative, "last_feedback", last)
+    def commit(self, lanes, consumed, hidden, emission, *spent):
+        count = len(lanes.slots)
+        last = Hidden(*(rows.view(count, -1, rows.shape[1])[:, -1] for rows in (hidden.output, hidden.feedback)))
+        real(self, lanes, consumed.clamp(max=1), last, emission, *spent)
+        self.consumed[lanes.slots] += (consumed - 1).clamp_min(0)
+
+    patch.setattr(RequestTable, "commit", commit)
 
 
 def offer_beyond_the_budget(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(speculative, "valid_length", lambda offer, budget, lanes, arguments: offer.count)
+    patch.setattr(cpu, "valid_length", lambda count, lanes, arguments: count)
 
 
 def take_every_lane_for_live(patch: pytest.MonkeyPatch) -> None:
-    real = RequestTable.lanes
-
-    def lanes(self, arguments, count):
-        named = real(self, arguments, count).named
-        return replace(real(self, arguments, count), slots=named, live=named != self.null_slot)
-
-    patch.setattr(RequestTable, "lanes", lanes)
+    patch.setattr(cpu, "live_lanes", lambda table, arguments, count, ended: arguments.lanes[:count] != table.null_slot)
 
 
 def trust_stale_copies(patch: pytest.MonkeyPatch) -> None:
-    real = copies._remaining_copy
+    real = cpu.remaining_copy
 
-    def remaining(arguments, tail, lanes, depth):
-        tokens, _ = real(arguments, tail, lanes, depth)
-        known = tail.consumed + 1 - arguments.copy_position[:lanes]
-        return tokens, (arguments.copy_length[:lanes] - known).clamp(0, depth)
+    def remaining(lanes, arguments, depth):
+        tokens, _ = real(lanes, arguments, depth)
+        known = lanes.consumed + 1 - arguments.copy_position[: len(tokens)]
+        return tokens, (arguments.copy_length[: len(tokens)] - known).clamp(0, depth)
 
-    patch.setattr(copies, "_remaining_copy", remaining)
+    patch.setattr(cpu, "remaining_copy", remaining)
 
 
 @pytest.mark.parametrize(

@@ -90,6 +90,21 @@ def test_prefill_resume_init_and_decode_read_nothing(build):
     core.decode([0], batch=2)
 
 
+@pytest.mark.parametrize("build", [dense, qwen38])
+def test_snapshots_restores_crossings_and_scored_chunks_read_nothing(build):
+    core = guarded(build())
+    row = core.extent.snapshot_row(0)
+    core.boundaries = {0: row}
+    core.admit(0, [1, 2] * 31, GREEDY)
+    core.scored_chunk(0, [1, 2] * 30, 1, 64)
+    core.scored_chunk(0, [1, 2], None, 64)
+    core.decode([0], batch=2)
+    core.round([0], 8, {0: [1, 2, 3]}, batch=2)
+    core.keep(0, row)
+    core.admit(1, [1, 2] * 31, GREEDY)
+    core.restore(1, row, 62, copy=(0, 4), sample=True)
+
+
 def test_the_guard_catches_a_host_read_and_a_large_allocation():
     mode = NoHostReads({10}, declared=set())
     with pytest.raises(AssertionError, match="host read"), mode:

@@ -11,4 +11,8 @@ outputs  y [B, W, Hq, D], contiguous: active row j is softmax(scale · q kᵀ) v
 
 Keys and values of the active rows must already be in the pages, at N..N + counts − 1. Nothing past that is read, so it
 may hold anything. An operator may clear the rest of a lane's last page, which is private and beyond its length.
+
+A row's bits depend on neither batch nor width: on the CPU in float32, on CUDA in every dtype for up to 128 rows × query
+heads of a key head in a lane. On CUDA the calls of one stream share counters: a graph replays on the stream it was
+captured on, or on one ordered with it.
 """

@@ -18,7 +18,7 @@ class LawRows:
         live: [B] bool; a dead lane's law is a point mass on id 0.
         slots: [B] int64, each lane's row in the policy tables.
         masks: [B, W, ceil(V / 32)] int32; token t may follow where bit t % 32 of word t // 32 is set.
-        masked: [B] bool; where False the lane's masks are not read.
+        masked: [B] bool or a whole number; where it is 0 the lane's masks are not read.
     """
 
     tokens: Tensor

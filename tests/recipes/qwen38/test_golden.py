@@ -6,8 +6,6 @@ import torch
 from flare.layers.rows import causal_rows
 from flare.layers.sparse_attention import sparse_rotary
 from flare.rounds.proposals import ProposalDraws
-from flare.rounds.requests import Lanes
-from flare.rounds.rows import page_tables
 from tests.recipes.qwen38.tiny import golden, tiny_bench
 from tests.rounds.harness import GREEDY, Bench
 
@@ -24,8 +22,8 @@ def prompt_rows(core, tokens: torch.Tensor, *, first: int = 0):
     """Rows of slot 0 at positions `first` …, all active."""
     core.name_lanes([0])
     slots = torch.zeros(1, dtype=torch.int64)
-    lanes = Lanes(slots, slots, torch.ones(1, dtype=torch.bool))
-    pages = page_tables(core.frame.arguments, lanes, core.extent)
+    arguments = core.frame.arguments
+    pages = core.model.pages(arguments, core.model.requests.lanes(arguments, 1))
     counts = torch.tensor([tokens.shape[1]])
     return causal_rows(tokens, counts, torch.tensor([first]), slots, pages)
 
@@ -102,7 +100,7 @@ def propose(core: Bench, depth: int) -> tuple[list[int], torch.Tensor]:
     with torch.inference_mode():
         arguments, requests = core.frame.arguments, core.model.requests
         lanes = requests.lanes(arguments, 1)
-        tail = requests.tail(lanes, page_tables(arguments, lanes, core.extent))
-        draws = RecordingDraws(core.model, lanes, tail.pending, arguments)
+        tail = requests.tail(lanes, core.model.pages(arguments, lanes))
+        draws = RecordingDraws(core.model, lanes, arguments)
         tokens = core.model.drafter.propose(tail, depth, draws).tokens[0].tolist()
     return tokens, torch.stack(draws.logits)

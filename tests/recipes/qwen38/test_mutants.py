@@ -69,12 +69,16 @@ def absorb_the_recursive_hidden(patch: pytest.MonkeyPatch) -> None:
 
 def commit_one_row_less(patch: pytest.MonkeyPatch) -> None:
     real = Target.commit
-    patch.setattr(Target, "commit", lambda self, rows, emitted: real(self, rows, (emitted - 1).clamp_min(0)))
+    patch.setattr(
+        Target,
+        "commit",
+        lambda self, rows, emitted, boundary=None: real(self, rows, (emitted - 1).clamp_min(0), boundary),
+    )
 
 
 def commit_every_row(patch: pytest.MonkeyPatch) -> None:
     real = Target.commit
-    patch.setattr(Target, "commit", lambda self, rows, emitted: real(self, rows, rows.counts))
+    patch.setattr(Target, "commit", lambda self, rows, emitted, boundary=None: real(self, rows, rows.counts, boundary))
 
 
 def rejected() -> None:

@@ -81,4 +81,7 @@ def test_modes_of_the_catalog():
     only = graphs("preparation.mtp_only=true")
     assert not [graph for graph in only.prepared if graph.kind == "decode"]
     ordinary = graphs("serving.mtp_draft_tokens=0")
-    assert {graph.kind for graph in ordinary.manifest.graphs} == {"init", "prefill", "resume", "decode"}
+    kinds = {"init", "prefill", "resume", "decode"}
+    assert {graph.kind for graph in ordinary.manifest.graphs} == kinds | {"snapshot", "restore"}
+    uncached = graphs("serving.mtp_draft_tokens=0", "serving.prefix_cache=false")
+    assert {graph.kind for graph in uncached.manifest.graphs} == kinds

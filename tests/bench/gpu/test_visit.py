@@ -1,0 +1,79 @@
+"""The visit's script runs from end to end on a CPU, and a part that breaks does not take the others with it."""
+
+import json
+
+import pytest
+import torch
+
+from flare.bench.gpu import __main__ as script
+from flare.bench.gpu import laws
+from flare.bench.gpu.visit import Visit
+from flare.bench.gpu.weights import joined
+from flare.errors import PlanError
+
+PARTS = "machine,floor,sampling,smollm2,rounds,engine,baseline,operators"
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    before, graded = torch.get_num_threads(), torch.is_grad_enabled()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+    torch.set_grad_enabled(graded)
+
+
+def test_a_dry_run_runs_every_part(tmp_path):
+    assert script.main(["--out", str(tmp_path), "--dry-run", "--parts", PARTS]) == 0
+    document = json.loads((tmp_path / "visit.json").read_text())
+    assert list(document["parts"]) == PARTS.split(",")
+    assert all(part["ok"] for part in document["parts"].values())
+    assert document["parts"]["smollm2"]["differing"] == []
+    assert document["parts"]["sampling"]["same_draws_as_cpu"]["chains_that_differ"] == 0
+    assert {"draft", "verify", "head", "commit"} <= set(document["parts"]["rounds"]["split"][-1]["stages_us"])
+
+
+def test_a_broken_part_says_why_and_the_next_one_runs(tmp_path, monkeypatch):
+    def broken(visit: Visit):
+        raise RuntimeError("no such kernel")
+
+    def refused(visit: Visit):
+        raise PlanError("too little memory.")
+
+    fine = script.PARTS["machine"]
+    parts = {"a": script.Part(broken, 5), "b": script.Part(refused, 5), "c": fine}
+    monkeypatch.setattr(script, "PARTS", parts)
+    assert script.main(["--out", str(tmp_path), "--dry-run", "--parts", "a,b,c"]) == 1
+    found = json.loads((tmp_path / "visit.json").read_text())["parts"]
+    assert "no such kernel" in found["a"]["traceback"]
+    assert found["b"]["error"] == "too little memory."
+    assert found["c"]["ok"]
+
+
+def test_a_part_that_never_ends_is_cut_off(tmp_path):
+    def endless(visit: Visit):
+        while True:
+            pass
+
+    visit = Visit(tmp_path, dry=True, weights=None)
+    outcome = script.guarded(script.Part(endless, 1), visit, 60)
+    assert not outcome["ok"]
+    assert "cut off" in outcome["error"]
+
+
+def test_no_part_begins_when_the_time_is_up(tmp_path):
+    visit = Visit(tmp_path, dry=True, weights=None)
+    assert script.guarded(script.PARTS["machine"], visit, 0.5)["error"] == "no time was left"
+
+
+def test_a_carried_file_is_joined_in_the_order_of_its_pieces(tmp_path):
+    for name, content in {"w.ab": b"second", "w.aa": b"first "}.items():
+        (tmp_path / name).write_bytes(content)
+    assert joined(list(tmp_path.iterdir()), tmp_path / "whole").read_bytes() == b"first second"
+
+
+def test_the_chi_square_finds_a_wrong_law():
+    law = torch.tensor([0.5, 0.3, 0.2, 0.0], dtype=torch.float64)
+    assert laws.chi_square(torch.tensor([5010, 2990, 2000, 0]), law)["holds"]
+    assert not laws.chi_square(torch.tensor([4000, 4000, 2000, 0]), law)["holds"]
+    assert laws.chi_square(torch.tensor([5000, 3000, 1999, 1]), law)["outside_the_support"] == 1

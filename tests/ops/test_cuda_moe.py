@@ -1,0 +1,228 @@
+"""CUDA routing and experts: few rows and many, both formats, rows apart, and the packed decoder word by word."""
+
+from functools import lru_cache
+from math import ldexp
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from flare.ops.formats.nvfp4 import Nvfp4, dequantise_nvfp4, quantise_nvfp4
+from flare.ops.moe import DenseMatrices, Experts, Routing, cpu
+from tests.goldens import golden
+from tests.ops.test_moe import golden_experts
+from tests.ops.triton_device import DEVICE, TOLERANCES, draw, error
+
+cuda = pytest.importorskip("flare.ops.moe.cuda")
+formats = pytest.importorskip("flare.ops.formats.cuda")
+
+EXPERTS, HIDDEN, FFN, CHOICES = 6, 48, 32, 2
+REAL = (64, 2560, 640, 10)  # an eighth of the experts, at their real size
+every_dtype = pytest.mark.parametrize(("dtype", "tolerance"), TOLERANCES)
+
+
+def matrices(experts: int, hidden: int, ffn: int, dtype: torch.dtype = torch.float32) -> list[Tensor]:
+    shapes = [(experts, ffn, hidden), (experts, ffn, hidden), (experts, hidden, ffn)]
+    return [draw(*shape, dtype=dtype, seed=seed) / shape[2] ** 0.5 for seed, shape in enumerate(shapes, 1)]
+
+
+def stored(plain: list[Tensor], packed: bool) -> Experts:
+    return Experts(*(quantise_nvfp4(matrix) if packed else DenseMatrices(matrix) for matrix in plain))
+
+
+def on_cpu(weights: Experts) -> Experts:
+    """Float64 copies of all matrices."""
+
+    def widened(matrix: DenseMatrices | Nvfp4) -> DenseMatrices:
+        values = (
+            dequantise_nvfp4(Nvfp4(*(x.cpu() for x in vars(matrix).values()))) if isinstance(matrix, Nvfp4) else None
+        )
+        return DenseMatrices((matrix.weight.cpu() if values is None else values).double())
+
+    return Experts(*(widened(matrix) for matrix in (weights.gate, weights.up, weights.down)))
+
+
+def expected(x: Tensor, routing: Routing, weights: Experts) -> Tensor:
+    beside = Routing(routing.experts.cpu(), routing.weights.cpu().double())
+    return cpu.experts(x.cpu().double(), beside, on_cpu(weights))
+
+
+@every_dtype
+def test_routing_equals_the_cpu(dtype: torch.dtype, tolerance: float) -> None:
+    for experts, top_k in ((12, 3), (6, 6), (100, 10)):
+        fused = draw(7, experts + 4, dtype=dtype, seed=experts)
+        logits = fused[:, :experts]
+        made, wanted = cuda.route(logits, top_k), cpu.route(logits.cpu(), top_k)
+        assert torch.equal(made.experts.cpu(), wanted.experts)
+        assert made.weights.dtype == torch.float32
+        assert error(made.weights, wanted.weights) < 1e-6
+
+
+def test_the_lower_id_wins_a_tie() -> None:
+    logits = torch.tensor([[1.0, 3.0, 2.0, 3.0, 2.0, 2.0], [0.0] * 6, [-1e30, 5.0, -1e30, -1e30, -1e30, -1e30]])
+    assert cuda.route(logits.to(DEVICE), 3).experts.tolist() == [[1, 3, 2], [0, 1, 2], [1, 0, 2]]
+
+
+@every_dtype
+@pytest.mark.parametrize("packed", [False, True])
+def test_any_number_of_rows_equals_the_cpu(packed: bool, dtype: torch.dtype, tolerance: float) -> None:
+    weights = stored(matrices(EXPERTS, HIDDEN, FFN, dtype), packed)
+    for rows in (1, 6, 17, 33):
+        x = draw(rows, HIDDEN, dtype=dtype, seed=rows)
+        routing = cuda.route(draw(rows, EXPERTS, seed=7), CHOICES)
+        made = cuda.experts(x, routing, weights)
+        assert made.dtype == dtype
+        assert error(made, expected(x, routing, weights)) < tolerance, rows
+
+
+def test_tall_tiles_equal_the_cpu_where_all_rows_choose_one_expert(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda, "_TALL_FROM_ROWS", 40)
+    weights, x = stored(matrices(EXPERTS, HIDDEN, FFN), packed=True), draw(70, HIDDEN)
+    ids = torch.tensor([[3, 5]], device=DEVICE).repeat(70, 1)
+    routing = Routing(ids, torch.full((70, 2), 0.5, device=DEVICE))
+    assert error(cuda.experts(x, routing, weights), expected(x, routing, weights)) < 1e-6
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_row_has_the_same_bits_alone_among_few_and_among_many(packed: bool) -> None:
+    weights, x = stored(matrices(EXPERTS, HIDDEN, FFN), packed), draw(40, HIDDEN)
+    routing = cuda.route(draw(40, EXPERTS, seed=7), CHOICES)
+    together = cuda.experts(x, routing, weights)
+    for rows in (slice(0, 1), slice(3, 12), slice(7, 23)):
+        part = cuda.experts(x[rows], Routing(routing.experts[rows], routing.weights[rows]), weights)
+        assert torch.equal(part, together[rows])
+
+
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+@pytest.mark.parametrize("rows", [4, 40])
+def test_a_poisoned_row_names_experts_and_reaches_no_other_row(rows: int) -> None:
+    weights, x, logits = stored(matrices(EXPERTS, HIDDEN, FFN), packed=True), draw(rows, HIDDEN), draw(rows, EXPERTS)
+    clean = cuda.experts(x, cuda.route(logits, CHOICES), weights)
+    x[2], logits[2] = torch.nan, torch.nan
+    routing = cuda.route(logits, CHOICES)
+    assert routing.experts[2].tolist() == [0, 1]
+    others = torch.arange(rows, device=DEVICE) != 2
+    assert torch.equal(cuda.experts(x, routing, weights)[others], clean[others])
+
+
+@pytest.mark.parametrize("rows", [4, 40])
+def test_unchosen_experts_are_not_read(rows: int) -> None:
+    plain, x = matrices(EXPERTS, HIDDEN, FFN), draw(rows, HIDDEN)
+    ids = torch.tensor([[0, 4]], device=DEVICE).repeat(rows, 1)
+    routing = Routing(ids, torch.full((rows, 2), 0.5, device=DEVICE))
+    clean = cuda.experts(x, routing, stored(plain, packed=False))
+    for matrix in plain:
+        matrix[[1, 2, 3, 5]] = torch.nan
+    assert torch.equal(cuda.experts(x, routing, stored(plain, packed=False)), clean)
+
+
+@every_dtype
+def test_the_gated_sum_equals_the_cpu(dtype: torch.dtype, tolerance: float) -> None:
+    routed, shared, gate = (draw(5, n, dtype=dtype, seed=n) for n in (1100, 1100, 1))
+    wanted = cpu.add_gated(routed.cpu(), shared.cpu(), gate.cpu())
+    assert error(cuda.add_gated(routed, shared, gate), wanted) < tolerance
+
+
+def test_golden_nvfp4_experts_agree() -> None:
+    tensors, params = golden("qwen38/moe_nvfp4_w4a16")
+    weights = golden_experts(tensors)
+    placed = Experts(
+        *(Nvfp4(*(x.to(DEVICE) for x in vars(m).values())) for m in (weights.gate, weights.up, weights.down))
+    )
+    x = tensors["x"].float().to(DEVICE)
+    routing = cuda.route(tensors["router_logits"].to(DEVICE), params["top_k"])
+    assert torch.equal(routing.experts.cpu(), tensors["topk_ids"])
+    assert error(cuda.experts(x, routing, placed), expected(x, routing, weights)) < 1e-6
+
+
+class Ptx:
+    """The few instructions of the packed decoder, as the PTX manual defines them, on 32-bit words."""
+
+    def __init__(self, words: dict[str, int]) -> None:
+        self.words = words
+
+    def value(self, operand: str) -> int:
+        return self.words[operand] if operand in self.words else int(operand, 0)
+
+    def run(self, text: str) -> dict[str, int]:
+        for line in text.replace("{", "").replace("}", "").split(";"):
+            name, _, rest = line.strip().partition(" ")
+            if name and not name.startswith("."):
+                target, *sources = [part.strip() for part in rest.split(",")]
+                self.words[target] = getattr(self, name.replace(".", "_"))(*map(self.value, sources)) & 0xFFFFFFFF
+        return self.words
+
+    def prmt_b32(self, a: int, b: int, selector: int) -> int:
+        both = (a | b << 32).to_bytes(8, "little")
+        return sum(both[selector >> 4 * place & 7] << 8 * place for place in range(4))
+
+    def shr_b32(self, a: int, count: int) -> int:
+        return a >> count
+
+    def shl_b32(self, a: int, count: int) -> int:
+        return a << count
+
+    def and_b32(self, a: int, b: int) -> int:
+        return a & b
+
+    def lop3_b32(self, a: int, b: int, c: int, table: int) -> int:
+        chosen = [(a >> bit & 1) << 2 | (b >> bit & 1) << 1 | (c >> bit & 1) for bit in range(32)]
+        return sum((table >> index & 1) << bit for bit, index in enumerate(chosen))
+
+    def mul_rn_bf16x2(self, a: int, b: int) -> int:
+        product = 0
+        for half in (0, 16):
+            exact = bfloat16(a >> half & 0xFFFF) * bfloat16(b >> half & 0xFFFF)
+            assert exact == float(np.float32(exact))
+            bits = int(np.float32(exact).view(np.uint32))
+            assert bits & 0xFFFF == 0, "the product is exact in bfloat16"
+            product |= bits >> 16 << half
+        return product
+
+
+def bfloat16(bits: int) -> float:
+    return float(np.array(bits << 16, np.uint32).view(np.float32))
+
+
+def test_the_packed_decoder_is_exact_for_every_byte_and_scale() -> None:
+    magnitudes = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+    scales = torch.arange(127, dtype=torch.uint8).view(torch.float8_e4m3fn).float()
+    for number, scale in enumerate(scales.tolist()):
+        raised = torch.tensor(scale * 2.0**118).bfloat16()
+        assert float(raised) == ldexp(scale, 118)
+        half = int(raised.view(torch.int16))
+        for first in range(number % 4, 256, 4 if number else 1):
+            code = [(first + 37 * place) % 256 for place in range(4)]
+            word = sum(byte << 8 * place for place, byte in enumerate(code))
+            words = Ptx({"$4": word, "$5": half << 16 | half, "$6": half << 16 | half}).run(formats._PAIRS.value)
+            for side, shift in ((0, 0), (2, 4)):
+                for place, byte in enumerate(code):
+                    made = bfloat16(words[f"${side + place // 2}"] >> 16 * (place % 2) & 0xFFFF)
+                    nibble = byte >> shift & 15
+                    value = magnitudes[nibble & 7] * (-1 if nibble & 8 else 1)
+                    assert made == value * scale * formats.SHRINK.value, (scale, byte)
+
+
+@lru_cache
+def real_weights() -> tuple[Experts, Experts]:
+    """NVFP4 experts on the device, and what they mean in float64."""
+    weights = stored([matrix.bfloat16() for matrix in matrices(*REAL[:3])], packed=True)
+    return weights, on_cpu(weights)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("rows", [1, 6, 24, 40, 512])
+def test_real_geometry_equals_float64(rows: int) -> None:
+    experts, hidden, _, choices = REAL
+    (weights, wide), dtype = real_weights(), torch.bfloat16
+    x = draw(rows, hidden, dtype=dtype)
+    routing = cuda.route(draw(rows, experts, dtype=dtype, seed=7), choices)
+    made = cuda.experts(x, routing, weights)
+    checked = torch.arange(0, rows, max(1, rows // 4))
+    part = Routing(routing.experts.cpu()[checked], routing.weights.cpu()[checked].double())
+    # Inputs and weights are exact; what is left is the last rounding, at most 2^−9.
+    assert error(made.cpu()[checked], cpu.experts(x.cpu()[checked].double(), part, wide)) < 2**-8
+    if rows <= 40:
+        alone = cuda.experts(x[:1], Routing(routing.experts[:1], routing.weights[:1]), weights)
+        assert torch.equal(alone, made[:1])
