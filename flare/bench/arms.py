@@ -4,7 +4,7 @@ An arm is the core under another `serving` section. Its device is a view of the 
 this section would select, and notes the time of every replay.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import NamedTuple
@@ -72,6 +72,7 @@ class ArmCore:
     device: ArmDevice
     vocabulary: Vocabulary
     config: Config
+    measured_costs: Mapping[tuple[int, int], float]
 
 
 @dataclass
@@ -84,7 +85,7 @@ class Bench:
     def open(self, arm: Arm, remembered: Sequence[Sequence[int]] = ()) -> tuple[Engine, ArmDevice]:
         """A fresh engine whose history ring holds only the remembered responses."""
         device = ArmDevice(self.core.device, arm_manifest(self.core.manifest, arm.config))
-        engine = Engine(ArmCore(device, self.core.vocabulary, arm.config))
+        engine = Engine(ArmCore(device, self.core.vocabulary, arm.config, self.core.measured_costs))
         take_over(engine.policy, self.learned.get(arm.name))
         self.learned[arm.name] = engine.policy
         for tokens in remembered:

@@ -60,9 +60,10 @@ class Driver:
         (self.request,) = Intake(config, core.vocabulary, extent, catalog).requests(prompt_ids, sampling)
         self._scheduler.add(self.request)
         while not self.request.generated_tokens:
-            launch = self._scheduler.next(round_in_flight=False)
+            launch = self._scheduler.next()
             assert launch is not None
             self.run(launch)
+        self._scheduler.memory.extend(self.request, self.request.reserved_tokens)
 
     def run(self, launch: Launch) -> float:
         """Replay one launch to its end; seconds from its submission to its collection."""

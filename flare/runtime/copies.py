@@ -26,20 +26,28 @@ class Copies:
     def __init__(self, history: bool, context: bool) -> None:
         self._history = History() if history else None
         self._context = context
+        self._offers: dict[int, tuple[int, Offer]] = {}  # by request: the tokens it had then, and what may follow
 
     def open(self, request: Request) -> None:
         """Begin a response; the prompt may be searched for, and enters only the request's own context."""
         if self._history is not None:
-            request.response = self._history.open()
+            request.response = self._history.open(request.salt)
         if self._context and request.draft_limit > 0:
             request.context = ContextIndex(request.tokens)
 
     def offer(self, request: Request) -> Offer:
-        """What may follow the pending token."""
+        """What may follow the last token the host knows; looked up once for each."""
         if request.draft_limit == 0:
             return NOTHING
+        known, offer = self._offers.get(request.id, (0, NOTHING))
+        if known != len(request.tokens):
+            offer = self._look_up(request)
+            self._offers[request.id] = len(request.tokens), offer
+        return offer
+
+    def _look_up(self, request: Request) -> Offer:
         if self._history is not None:
-            tokens = self._history.continuation(request.tokens[-QUERY_TOKENS:], limit=COPY_TOKENS)
+            tokens = self._history.continuation(request.tokens[-QUERY_TOKENS:], COPY_TOKENS, request.salt)
             if tokens:
                 return Offer(tokens, Source.HISTORY)
         if request.context is not None:
@@ -64,6 +72,7 @@ class Copies:
 
     def close(self, request: Request) -> None:
         """End the response."""
+        self._offers.pop(request.id, None)
         if self._history is not None and request.response is not None:
             self._history.close(request.response)
             request.response = None

@@ -1,49 +1,33 @@
 """The engine: text in, text out, over a prepared core. The loop that submits, settles and presents."""
 
 from collections import deque
-from collections.abc import Generator, Sequence
-from time import perf_counter, sleep
+from collections.abc import Callable, Generator, Mapping, Sequence
+from time import perf_counter
 from types import TracebackType
-from typing import NamedTuple, Protocol
 
-from flare.config.config import Config
 from flare.config.serving import Serving
-from flare.contract.device import FRAMES, Device
-from flare.contract.vocabulary import Vocabulary
 from flare.errors import RequestError
 from flare.runtime.catalog import Catalog
 from flare.runtime.copies import Copies
-from flare.runtime.frames.writing import FrameWriter
+from flare.runtime.core import Core
 from flare.runtime.intake import Intake, Prompt, as_prompts
 from flare.runtime.launches import Launch
-from flare.runtime.policy import Policy, Prior, RoundOutcome, adaptive, fixed
-from flare.runtime.requests import Request
+from flare.runtime.pipeline import Pipeline
+from flare.runtime.policy import Explanation, Policy, Prior, RoundOutcome, adaptive, fixed
+from flare.runtime.requests import Request, State
 from flare.runtime.results import Completion, Event
 from flare.runtime.sampling import Sampling
 from flare.runtime.scheduler import Scheduler
-from flare.runtime.settling import Addition, lane_outcome, present, present_cancelled, settle
-
-DRAIN_POLL_S = 0.0005
-
-
-class Core(Protocol):
-    """What an engine runs on: `flare.prepare` makes one, tests script one."""
-
-    @property
-    def device(self) -> Device: ...
-    @property
-    def vocabulary(self) -> Vocabulary: ...
-    @property
-    def config(self) -> Config: ...
-
-
-class Flight(NamedTuple):
-    """A launch in a submitted frame; `alone`: nothing was queued before it, so its time is its own."""
-
-    launch: Launch
-    frame: int
-    submitted_s: float
-    alone: bool
+from flare.runtime.settling import (
+    Addition,
+    lane_outcome,
+    present,
+    present_cancelled,
+    settle,
+    settle_scores,
+    settle_state,
+)
+from flare.runtime.stats import EngineStats, stats_of
 
 
 class Engine:
@@ -53,24 +37,26 @@ class Engine:
     `submit`, then `step` until the handles are finished.
     """
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: Core, clock: Callable[[], float] = perf_counter) -> None:
+        """Args: clock: seconds, for timings and round costs."""
         config, device = core.config, core.device
         extent, serving = device.manifest.extent, config.serving
         catalog = Catalog(device.manifest, speculative=serving.mtp_draft_tokens > 0 or config.preparation.mtp_only)
         self.vocabulary = core.vocabulary
         self.model_name = config.model_name()
-        self.policy = policy_of(serving, catalog)
+        self.policy = policy_of(serving, catalog, core.measured_costs)
         copies = Copies(serving.history_drafts, serving.context_drafts)
-        self.scheduler = Scheduler(catalog, extent, copies, self.policy)
+        self.scheduler = Scheduler(catalog, extent, copies, self.policy, serving.prefix_cache)
         self._intake = Intake(config, core.vocabulary, extent, catalog)
         self._copies = copies
         self._device = device
         device.attach()
         self._closed = False
-        self._writers = [FrameWriter(extent) for _ in range(FRAMES)]
-        self._in_flight: deque[Flight] = deque()
+        self._clock = clock
+        self._in_flight = Pipeline(device, extent, clock)
         self._live: dict[int, Request] = {}
         self._additions: deque[Addition] = deque()
+        self._nothing_to_start = False  # until something is submitted, cancelled or settled
 
     def __enter__(self) -> "Engine":
         return self
@@ -144,8 +130,10 @@ class Engine:
             raise RequestError("This engine is closed: open another one over the core.")
         handles = self._intake.requests(prompt, sampling or Sampling())
         for request in handles:
+            request.submitted_s = self._clock()
             self.scheduler.add(request)
             self._live[request.id] = request
+        self._nothing_to_start = False
         return handles
 
     def wait(self, handles: Sequence[Request]) -> list[Completion]:
@@ -164,6 +152,7 @@ class Engine:
         if request.finished or request.cancelled:
             return
         request.cancelled = True
+        self._nothing_to_start = False
         self.scheduler.drop(request)
         self._retire_unless_named(request)
 
@@ -172,7 +161,8 @@ class Engine:
 
         The next launch is queued before the settled one's text is decoded and its events are made.
         """
-        self._fill()
+        if not self._nothing_to_start:
+            self._fill()
         if self._in_flight:
             self._settle_oldest()
             self._fill()
@@ -181,71 +171,99 @@ class Engine:
 
     def close(self) -> None:
         """Wait for what the device is doing, cancel what is left, free everything. Idempotent."""
+        self._present()
         while self._in_flight:
-            flight = self._in_flight[0]
-            while not self._device.poll(flight.frame):
-                sleep(DRAIN_POLL_S)
-            self._release(flight)
+            self._in_flight.drain()
+            self.scheduler.landed(self._in_flight.release(), sound=False)
         for request in list(self._live.values()):
-            request.cancelled = True
+            request.cancelled = not request.finished
+            self.scheduler.drop(request)
             self._retire_unless_named(request)
         if not self._closed:  # by now another engine may have the frames
             self._closed = True
             self._device.detach()
 
+    def explain(self) -> tuple[Explanation, ...]:
+        """Why the last rounds got their widths, newest last."""
+        return self.policy.explain()
+
+    def stats(self) -> EngineStats:
+        """What is held and queued; costs next to nothing."""
+        return stats_of(self.scheduler, len(self._in_flight))
+
+    def check(self) -> None:
+        """Raise AssertionError unless everything held is held once and by someone; for tests, it walks all of it."""
+        self.scheduler.check(list(self._live.values()), list(self._in_flight))
+
     def _fill(self) -> None:
-        """Queue launches while a frame is free and something is ready."""
-        while len(self._in_flight) < FRAMES:
-            launch = self.scheduler.next(any(flight.launch.is_round for flight in self._in_flight))
+        """Queue launches while a frame is free and something is ready.
+
+        The snapshot of an ended request costs a copy: whoever is about to be admitted waits for it and may begin there.
+        """
+        while self._in_flight and self.scheduler.waiting and self._in_flight.oldest.graph.kind == "snapshot":
+            self._settle_oldest()
+        while not self._in_flight.full:
+            launch = self.scheduler.next()
             if launch is None:
+                self._nothing_to_start = bool(self._in_flight)
                 return
-            busy = {flight.frame for flight in self._in_flight}
-            frame = next(frame for frame in range(FRAMES) if frame not in busy)
-            self._writers[frame].write(self._device.arguments(frame), launch)
-            submitted_s = perf_counter()
-            self._device.submit(launch.graph.id, frame)
-            self._in_flight.append(Flight(launch, frame, submitted_s, alone=not busy))
+            self._in_flight.submit(launch)
 
     def _settle_oldest(self) -> None:
-        flight = self._in_flight[0]
-        launch = flight.launch
+        launch = self._in_flight.oldest
+        self._nothing_to_start = False
         try:
-            completion = self._device.collect(flight.frame)
+            completion, seconds = self._in_flight.collect()
         except Exception as error:  # a program's own failure: what its lanes hold is lost, the others go on
-            self._release(flight)
-            for request in launch.requests:
-                request.error = RequestError(f"Request {request.id} was lost on the device: {error!r}.")
-                request.cancelled = True
-                self.scheduler.drop(request)
-                self._retire_unless_named(request)
+            self._lose(launch, error)
             raise
-        collected_s = perf_counter()
-        kept = [request for request in launch.requests if launch.samples and not request.cancelled]
-        additions = [settle(launch, completion, request, self._copies) for request in kept]
+        settle_scores(launch, completion)
+        additions: list[Addition] = []
+        for request in launch.requests:
+            if not launch.samples:
+                settle_state(completion, request)
+            elif not request.ended:
+                additions.append(settle(launch, completion, request, self._copies))
         self._additions.extend(additions)
-        self._release(flight)
+        self._in_flight.release()
+        self.scheduler.landed(launch)
         if launch.is_round:
-            self._observe(flight, collected_s - flight.submitted_s if flight.alone else None, additions)
-        else:
-            for request in kept:
-                self.scheduler.run(request)
+            self._observe(launch, seconds, additions)
         for request in launch.requests:
             if request.ended:
-                self._retire_unless_named(request)
+                self._end(request)
 
-    def _release(self, flight: Flight) -> None:
-        self._device.release(flight.frame)
-        self._in_flight.popleft()
+    def _lose(self, launch: Launch, error: Exception) -> None:
+        """Nobody knows what the launch did: end its requests, publish nothing of it."""
+        self._in_flight.release()
+        for request in launch.requests:
+            request.lost = True
+            if not request.ended:
+                request.error = RequestError(f"Request {request.id} was lost on the device: {error!r}.")
+                request.cancelled = True
+            self.scheduler.drop(request)
+        self.scheduler.landed(launch, sound=False)
+        for request in launch.requests:
+            self._retire_unless_named(request)
 
-    def _observe(self, flight: Flight, seconds: float | None, additions: list[Addition]) -> None:
+    def _observe(self, launch: Launch, seconds: float | None, additions: list[Addition]) -> None:
         outcomes = tuple(lane_outcome(addition) for addition in additions if addition.request.error is None)
-        graph = flight.launch.graph
         if outcomes:
-            self.policy.observe(RoundOutcome(graph.batch_capacity, graph.token_capacity, seconds, outcomes))
+            self.policy.observe(
+                RoundOutcome(launch.graph.batch_capacity, launch.graph.token_capacity, seconds, outcomes)
+            )
+
+    def _end(self, request: Request) -> None:
+        """An ended request leaves; how one ended on the device is kept for prompts that go on from there."""
+        if request.state is State.RUNNING and request.error is None and not request.cancelled:
+            self.scheduler.finish(request)
+        else:
+            self.scheduler.drop(request)
+        self._retire_unless_named(request)
 
     def _retire_unless_named(self, request: Request) -> None:
         """Nothing a queued launch names may be freed."""
-        if any(request in flight.launch.requests for flight in self._in_flight):
+        if self.scheduler.named(request):
             return
         self.scheduler.retire(request)
         del self._live[request.id]
@@ -256,19 +274,23 @@ class Engine:
         while self._additions:
             addition = self._additions.popleft()
             if addition.request.error is None:
-                present(addition)
+                present(addition, self._clock())
 
     def _cancel_all(self, handles: Sequence[Request]) -> None:
         for request in handles:
             self.cancel(request)
 
 
-def policy_of(serving: Serving, catalog: Catalog) -> Policy:
+def policy_of(serving: Serving, catalog: Catalog, measured_costs: Mapping[tuple[int, int], float]) -> Policy:
     """The policy that the serving section names; without one, the widest prepared round."""
     if serving.fixed_width is not None:
         return fixed(catalog.widths, serving.fixed_width)
     if serving.adaptive_verification:
-        return adaptive(catalog.widths, Prior(), serving.exploration_share)
+        policy = adaptive(catalog.widths, Prior(), serving.exploration_share)
+        for (batch, width), seconds in measured_costs.items():
+            if width in catalog.widths.get(batch, ()):
+                policy.costs.seed((batch, width), seconds)
+        return policy
     return fixed(catalog.widths, max(max(widths) for widths in catalog.widths.values()))
 
 

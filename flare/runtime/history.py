@@ -18,16 +18,16 @@ class Response:
     """One response being written; opened by `History.open` and grown only by it.
 
     Attributes:
-        salt: the tenant whose queries may meet it.
-        tokens, places: its last eight tokens and the ring positions they were given.
+        scope: what its indexed runs begin with, so that only queries of its tenant meet them.
+        tokens, positions: its last eight tokens and the ring positions they were given.
     """
 
-    __slots__ = ("closed", "places", "salt", "tokens")
+    __slots__ = ("closed", "positions", "scope", "tokens")
 
-    def __init__(self, salt: str) -> None:
-        self.salt = salt
+    def __init__(self, scope: Run) -> None:
+        self.scope = scope
         self.tokens: list[int] = []
-        self.places: list[int] = []
+        self.positions: list[int] = []
         self.closed = False
 
 
@@ -44,8 +44,9 @@ class History:
         self.capacity = capacity
         self._written = 0
         self._tokens = [0] * capacity
-        self._next = [_NOWHERE] * capacity  # position of the same response's next token
-        self._runs: list[tuple[Run, ...]] = [()] * capacity  # indexed runs that begin here, to forget with the place
+        self._next = [_NOWHERE] * capacity  # place of the same response's next token
+        # By place, the indexed run of each length that begins there: to forget with it.
+        self._runs: list[tuple[int, list[Run]]] = [(length, [()] * capacity) for length in RUN_TOKENS]
         self._index = SuffixIndex()
 
     def __len__(self) -> int:
@@ -59,7 +60,7 @@ class History:
 
     def open(self, salt: str = "") -> Response:
         """Begin a response; it holds nothing until its first settled round."""
-        return Response(salt)
+        return Response(_scope(salt))
 
     def extend(self, response: Response, tokens: Sequence[int]) -> None:
         """Append the tokens that one settled round committed.
@@ -69,9 +70,20 @@ class History:
         """
         if response.closed:
             raise ValueError("A closed response takes no more tokens.")
-        for token in tokens:
-            self._append(response, token)
-        del response.tokens[:-_LONGEST], response.places[:-_LONGEST]
+        positions, scope, known = response.positions, response.scope, len(response.positions)
+        window = (*response.tokens, *tokens)  # slices of a tuple are keys as they are
+        for end in range(known, len(window)):
+            position = self._place(window[end])
+            oldest = position + 1 - self.capacity
+            if end and positions[-1] >= oldest:
+                self._next[positions[-1] % self.capacity] = position % self.capacity
+            for length, runs in self._runs:  # those that end before this token, as far as the ring still holds them
+                if end >= length and (begin := positions[end - length]) >= oldest:
+                    runs[begin % self.capacity] = run = scope + window[end - length : end]
+                    self._index.learn(run, begin)
+            positions.append(position)
+        response.tokens += tokens
+        del response.tokens[:-_LONGEST], positions[:-_LONGEST]
 
     def close(self, response: Response) -> None:
         """End a response; its tokens stay until they are overwritten."""
@@ -85,41 +97,36 @@ class History:
             limit: most tokens to return; fewer come back where the response ends or has not grown further.
             salt: only responses opened with the same salt are met.
         """
-        found = self._index.find(query, (salt,))
+        found = self._index.find(query, _scope(salt))
         if found is None or limit < 1:
             return []
-        place, skip = found
+        tokens, following = self._tokens, self._next
+        begin, skip = found
+        place = begin % self.capacity
         for _ in range(skip):
-            place = self._next[place % self.capacity]
+            place = following[place]
         copied: list[int] = []
         while place != _NOWHERE and len(copied) < limit:
-            copied.append(self._tokens[place % self.capacity])
-            place = self._next[place % self.capacity]
+            copied.append(tokens[place])
+            place = following[place]
         return copied
 
-    def _append(self, response: Response, token: int) -> None:
+    def _place(self, token: int) -> int:
+        """Write one token over the oldest and forget what began there; returns its position."""
         position = self._written
         place = position % self.capacity
-        for run in self._runs[place]:
-            self._index.forget(run, position - self.capacity)
-        self._tokens[place], self._next[place], self._runs[place] = token, _NOWHERE, ()
+        if position >= self.capacity:
+            for _, runs in self._runs:
+                self._index.forget(runs[place], position - self.capacity)
+                runs[place] = ()
+        self._tokens[place], self._next[place] = token, _NOWHERE
         self._written += 1
-        if response.places and self._holds(response.places[-1]):
-            self._next[response.places[-1] % self.capacity] = position
-        self._learn_runs(response)
-        response.tokens.append(token)
-        response.places.append(position)
+        return position
 
-    def _learn_runs(self, response: Response) -> None:
-        """Index the runs that end before the token being appended, as far as the ring still holds them."""
-        for length in RUN_TOKENS:
-            if len(response.places) >= length and self._holds(begin := response.places[-length]):
-                run = (response.salt, *response.tokens[-length:])
-                self._index.learn(run, begin)
-                self._runs[begin % self.capacity] += (run,)
 
-    def _holds(self, position: int) -> bool:
-        return position >= self._written - self.capacity
+def _scope(salt: str) -> Run:
+    """What the runs of a tenant begin with: no token equals a string."""
+    return (salt,) if salt else ()
 
 
 class ContextIndex:

@@ -6,12 +6,16 @@ from typing import SupportsIndex
 
 from flare.config.config import Config
 from flare.contract.manifest import Extent
+from flare.contract.policies import SamplingPolicy
 from flare.contract.vocabulary import Vocabulary
 from flare.errors import RequestError
 from flare.runtime.catalog import Catalog
+from flare.runtime.constraints import AfterMarker, Constraint, Grammars, grammar_text
 from flare.runtime.requests import Request
 from flare.runtime.sampling import Sampling, is_whole
 from flare.runtime.text import Presenter
+
+NO_SOURCES = "serving.history_drafts and serving.context_drafts are off"
 
 Prompt = str | Sequence[int] | Sequence[Mapping[str, str]]
 """Text (continued as it stands), token ids, or chat messages (given the model's own template)."""
@@ -42,6 +46,9 @@ class Intake:
         self._vocabulary = vocabulary
         self._extent = extent
         self._reason = core_reason(config, catalog)
+        self._learned = catalog.learned
+        self._scored = catalog.scored
+        self._grammars = Grammars(vocabulary, max(extent.vocab, vocabulary.size))
         self._ids = count(1)
 
     def requests(self, prompt: Prompt, sampling: Sampling) -> tuple[Request, ...]:
@@ -56,22 +63,69 @@ class Intake:
 
     def _request(self, tokens: list[int], sampling: Sampling) -> Request:
         policy = sampling.policy(self._extent, self._vocabulary.eos_ids, self._extent.context - len(tokens))
-        reason, draft_limit = self._reason, self._extent.width - 1
+        constraint = self._constraint(sampling, policy)
+        reason, draft_limit = self._core_reason(constraint), self._extent.width - 1
         if sampling.speculation is not None and not sampling.speculation:
             reason = reason or "speculation: false"
         elif sampling.max_draft_tokens is not None:
             draft_limit = min(draft_limit, sampling.max_draft_tokens)
             reason = reason or (None if draft_limit else "max_draft_tokens: 0")
+        draft_limit = 0 if reason else draft_limit
+        if constraint is not None and self._learned:
+            reason = reason or "a grammar is drafted for by copies and forced tokens only"
         return Request(
             id=next(self._ids),
             tokens=list(tokens),
             prompt_tokens=len(tokens),
             policy=policy,
             presenter=Presenter(self._vocabulary.stream(), sampling.stops, policy.min_tokens),
-            draft_limit=0 if reason else draft_limit,
+            draft_limit=draft_limit,
             reason=reason,
             host_stops=bool(sampling.stops),
+            constraint=constraint,
+            cache_salt=sampling.cache_salt,
+            prompt_logprobs=self._prompt_logprobs(sampling),
         )
+
+    def _constraint(self, sampling: Sampling, policy: SamplingPolicy) -> Constraint | None:
+        """What the request's text must follow, compiled.
+
+        Raises:
+            RequestError: a grammar that cannot be followed, or a marker without one.
+        """
+        wish, marker = grammar_text(sampling), sampling.constrain_after
+        if wish is None:
+            if marker is not None:
+                raise RequestError(
+                    f"sampling.constrain_after={marker!r} needs what begins after it: set grammar, json_schema, "
+                    "json_object or regex."
+                )
+            return None
+        matcher = self._grammars.matcher(wish)
+        if policy.min_tokens and matcher.at_end:
+            raise RequestError(
+                f"sampling.{wish.field} allows only the empty text, but sampling.min_tokens={policy.min_tokens}."
+            )
+        if marker is not None:
+            matcher = AfterMarker(matcher, marker.encode(), self._grammars.spelling)
+        return Constraint(matcher, policy.stop_ids, policy.min_tokens)
+
+    def _core_reason(self, constraint: Constraint | None) -> str | None:
+        """Why this core cannot draft for the request: forced tokens need no copy source."""
+        without_sources = self._reason == NO_SOURCES and constraint is not None
+        return None if without_sources else self._reason
+
+    def _prompt_logprobs(self, sampling: Sampling) -> int | None:
+        top = sampling.prompt_logprobs
+        if top is None:
+            return None
+        if not self._scored:
+            raise RequestError(
+                "sampling.prompt_logprobs needs a core that can score prompts: set preparation.prompt_logprobs=true."
+            )
+        if top > self._extent.logprobs:
+            raise RequestError(f"sampling.prompt_logprobs={top} is not allowed: at most {self._extent.logprobs}.")
+        return top
 
     def _token_ids(self, prompt: Prompt) -> list[int]:
         tokens = self._encoded(prompt)
@@ -109,5 +163,5 @@ def core_reason(config: Config, catalog: Catalog) -> str | None:
     if max(max(widths) for widths in catalog.widths.values()) == 1:
         return "no round wider than one is prepared"
     if not (catalog.learned or serving.history_drafts or serving.context_drafts):
-        return "serving.history_drafts and serving.context_drafts are off"
+        return NO_SOURCES
     return None

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from flare.contract.manifest import ExecutionGraph
 from flare.runtime.copies import Offer
+from flare.runtime.memory.radix import NONE
 from flare.runtime.requests import Request
 
 
@@ -13,8 +14,10 @@ class Launch:
 
     Attributes:
         requests: in lane order; fewer than the graph's batch capacity leaves padded lanes.
-        start, count: prompt tokens of a prefill or resume chunk.
+        start, count: tokens of a prefill or resume chunk.
         offers, ceilings: per lane of a speculative round, else empty.
+        rows: the snapshot each lane writes or restores, NONE for none; empty where no lane does.
+        restored: whether a restore samples the first token.
     """
 
     graph: ExecutionGraph
@@ -23,12 +26,44 @@ class Launch:
     count: int = 0
     offers: tuple[Offer, ...] = ()
     ceilings: tuple[int, ...] = ()
+    rows: tuple[int, ...] = ()
+    restored: bool = False
 
     @property
     def samples(self) -> bool:
         """Whether completion records carry tokens."""
-        return self.graph.kind not in ("init", "resume")
+        if self.graph.kind == "scored_prefill":
+            return self.start + self.count == self.requests[0].prompt_tokens
+        if self.graph.kind == "restore":
+            return self.restored
+        return self.graph.kind not in ("init", "resume", "snapshot")
 
     @property
     def is_round(self) -> bool:
         return self.graph.kind in ("decode", "speculative")
+
+    @property
+    def is_chunk(self) -> bool:
+        return self.graph.kind in ("prefill", "scored_prefill", "resume")
+
+    def row(self, lane: int) -> int:
+        """The snapshot that a lane names, or NONE."""
+        return self.rows[lane] if self.rows else NONE
+
+    def depart(self) -> None:
+        """Count the launch among those that name its requests."""
+        self._count(1)
+
+    def land(self) -> None:
+        """It names them no more."""
+        self._count(-1)
+
+    def _count(self, sign: int) -> None:
+        samples, is_round = self.samples, self.is_round
+        for lane, request in enumerate(self.requests):
+            queued = request.queued
+            queued.launches += sign
+            if samples:
+                queued.samplings += sign
+                queued.rounds += sign * is_round
+                queued.tokens += sign * (self.ceilings[lane] + 1 if self.ceilings else 1)

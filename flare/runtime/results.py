@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 FinishReason = Literal["stop", "length", "cancelled"]
-TokenSource = Literal["prefill", "target", "learned", "history", "context"]
+TokenSource = Literal["prefill", "target", "learned", "history", "context", "forced"]
 
 
 class Logprob(NamedTuple):
@@ -54,7 +54,8 @@ class Speculation:
     Attributes:
         by_depth: counts of the first draft, the second, …; up to the deepest that was offered.
         widths: rounds per verification width.
-        reason: why every round had width one although the core can do wider ones; else None.
+        reason: why every round had width one although the core can do wider ones, or why drafts were not learned ones
+            although the core can learn; else None.
     """
 
     rounds: int
@@ -83,7 +84,8 @@ class Completion:
     Attributes:
         text: without the stop string and without the id that ended the request.
         token_ids: the last one is the token that completed the stop string, the stop id, or the last of the budget.
-        logprobs: None when none were asked for.
+        logprobs: None when none were asked for. prompt_logprobs: likewise, with an entry per prompt token, of which the
+            first is None: nothing comes before it.
         rounds: what happened after the prefill, which itself samples the first token.
     """
 
@@ -96,6 +98,7 @@ class Completion:
     sources: tuple[TokenSource, ...]
     timing: Timing
     logprobs: tuple[Logprob, ...] | None = None
+    prompt_logprobs: tuple[Logprob | None, ...] | None = None
 
 
 @dataclass(frozen=True)

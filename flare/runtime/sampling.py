@@ -1,4 +1,4 @@
-"""What a caller asks of one request: the sampling group of the configuration, plus two switches for speculation."""
+"""What a caller asks of one request: the sampling group of the configuration, plus what only a request can say."""
 
 import secrets
 from collections.abc import Mapping, Sequence
@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeGuard
 
 from flare.contract.policies import BIAS_ENTRIES, STOP_IDS, SamplingPolicy
 from flare.errors import RequestError
+from flare.runtime.constraints.wishes import FIELDS, grammar_text, wished
 
 SEED_BITS = 63
 _SMALLEST, _LARGEST = 2.0**-149, 2.0**100  # the device keeps reals, and sums of biases of one id, in float32
@@ -29,6 +30,7 @@ _COUNTS: dict[str, tuple[int, str]] = {
     "max_tokens": (1, "1 or more"),
     "min_tokens": (0, "0 or more"),
     "logprobs": (0, "0 (the chosen token only) or more"),
+    "prompt_logprobs": (0, "0 (the prompt's own tokens only) or more"),
     "max_draft_tokens": (0, "0 (no drafts) or more"),
 }
 
@@ -51,11 +53,16 @@ class Sampling:
         logit_bias: token id (or its digits) → what to add to its logit.
         seed: 63 bits; unset draws one at random. Completion i of `n` uses seed + i.
         max_tokens: most generated tokens; unset or larger than the context allows: what the context leaves.
-        min_tokens: end-of-text, stop ids and stop strings cannot end the request before that many tokens.
+        min_tokens: end-of-text, stop ids and stop strings cannot end the request before that many tokens. A grammar
+            that allows nothing more ends it all the same.
         stop: strings that end the request where the first of them completes; they are not part of the text.
         stop_token_ids: ids that end the request like the end-of-text id, which `ignore_eos` turns off.
         logprobs: alternatives to report beside each token's own log-probability; unset reports none.
-        grammar, json_schema, regex: constraints on the text.
+        prompt_logprobs: the same for the tokens of the prompt.
+        grammar, json_schema, json_object, regex: what the text must follow, one of them at most: a Lark grammar, a JSON
+            schema (an object, or its JSON text), any JSON object, a regular expression for the whole text.
+        constrain_after: a marker, `</think>` say: the constraint begins with the first token after it.
+        cache_salt: only requests with the same salt share cached prefixes and copied history.
         speculation: False offers no drafts of any source. max_draft_tokens: most drafts in one round.
 
     Raises:
@@ -78,24 +85,28 @@ class Sampling:
     stop_token_ids: Sequence[int] | None = None
     ignore_eos: bool | None = None
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
     grammar: str | None = None
     json_schema: Any = None
+    json_object: bool | None = None
     regex: str | None = None
+    constrain_after: str | None = None
+    cache_salt: str | None = None
     speculation: bool | None = None
     max_draft_tokens: int | None = None
 
     def __post_init__(self) -> None:
         _check_numbers(self)
         _check_collections(self)
-        for name in ("ignore_eos", "speculation"):
+        for name in ("ignore_eos", "json_object", "speculation"):
             if getattr(self, name) not in (True, False, None):
                 raise _refusal(name, getattr(self, name), "true or false")
         if None not in (self.min_tokens, self.max_tokens) and self.min_tokens > self.max_tokens:  # type: ignore[operator]
             raise _refusal("min_tokens", self.min_tokens, f"at most max_tokens ({self.max_tokens})")
-        constraints = {"grammar": self.grammar, "json_schema": self.json_schema, "regex": self.regex}
-        for name, value in constraints.items():
-            if value is not None:
-                raise RequestError(f"sampling.{name} is not available in this version: leave it unset.")
+        for name in ("constrain_after", "cache_salt"):
+            if (value := getattr(self, name)) is not None and (not isinstance(value, str) or not value):
+                raise _refusal(name, value, "a text that is not empty")
+        grammar_text(self)
 
     @property
     def stops(self) -> tuple[str, ...]:
@@ -103,8 +114,13 @@ class Sampling:
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
 
     def over(self, defaults: object) -> "Sampling":
-        """These wishes where set, else those of a section with fields of the same names."""
+        """These wishes where set, else those of a section with fields of the same names.
+
+        A constraint of the request takes the place of the section's, whatever kind it is.
+        """
         unset = [item.name for item in fields(self) if getattr(self, item.name) is None]
+        if wished(self):
+            unset = [name for name in unset if name not in FIELDS]
         return replace(self, **{name: getattr(defaults, name, None) for name in unset})
 
     def completions(self) -> tuple["Sampling", ...]:

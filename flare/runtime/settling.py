@@ -5,13 +5,22 @@ round already runs. Where a stop string may end the request, its text is decoded
 """
 
 from dataclasses import dataclass, field
-from time import perf_counter
 
 from flare.contract.frames import Completion, HostArray, Source, Terminal
 from flare.errors import RequestError
+from flare.runtime.constraints.offers import follow
 from flare.runtime.copies import Copies
-from flare.runtime.frames.reading import SOURCE_NAMES, Record, ended_by, read_logprobs, read_record
+from flare.runtime.frames.reading import (
+    SOURCE_NAMES,
+    Record,
+    ended_by,
+    read_fault,
+    read_logprobs,
+    read_prompt_logprobs,
+    read_record,
+)
 from flare.runtime.launches import Launch
+from flare.runtime.memory.boundaries import note_crossing
 from flare.runtime.policy import LaneOutcome
 from flare.runtime.requests import Request
 from flare.runtime.results import Event, Logprob, Round, TokenSource
@@ -38,14 +47,16 @@ def settle(launch: Launch, completion: Completion[HostArray], request: Request, 
     """
     record = read_record(completion, request)
     addition = Addition(request, record, [], [])
+    request.round_events += launch.graph.kind == "speculative"
+    request.ordinary_events += launch.graph.kind != "speculative"
     if record.fault:
-        request.error = RequestError(
-            f"Request {request.id} met a law without mass: no token is allowed or logits are not finite."
-        )
+        request.error = without_mass(request)
+        return addition
+    addition.record = record = follow(request, record)
+    if request.error is not None:
         return addition
     if request.host_stops:
-        record = decode_text(addition)
-    addition.record = record
+        addition.record = record = decode_text(addition)
     addition.logprobs = read_logprobs(completion, request, len(record.tokens))
     addition.sources = record.token_sources() if launch.is_round else ["prefill"]
     request.tokens += record.tokens
@@ -54,11 +65,32 @@ def settle(launch: Launch, completion: Completion[HostArray], request: Request, 
     if launch.is_round:
         request.rounds.append(Round(record.width, record.offered, record.accepted, len(record.tokens), record.sources))
     copies.extend(request, record.tokens)
-    if request.presenter.stopped or record.terminal == Terminal.STOP:
+    if record.crossed is not None:
+        note_crossing(request, record.crossed)
+    if request.presenter.stopped or request.text_ended or record.terminal == Terminal.STOP:
         request.finish_reason = "stop"
     elif record.terminal == Terminal.LENGTH:
         request.finish_reason = "length"
     return addition
+
+
+def settle_state(completion: Completion[HostArray], request: Request) -> None:
+    """Check a launch that emitted nothing for its one request; sets `error` when that cannot go on."""
+    if read_fault(completion, request):
+        request.error = without_mass(request)
+
+
+def without_mass(request: Request) -> RequestError:
+    """What a record with a fault means."""
+    return RequestError(f"Request {request.id} met a law without mass: no token is allowed or logits are not finite.")
+
+
+def settle_scores(launch: Launch, completion: Completion[HostArray]) -> None:
+    """Keep what a scored chunk says about its request's prompt, whether or not it samples."""
+    if launch.graph.kind == "scored_prefill":
+        request = launch.requests[0]
+        del request.prompt_scores[launch.start + 1 :]  # of a prompt that was begun before the request was parked
+        request.prompt_scores += read_prompt_logprobs(completion, request, launch.start, launch.count)
 
 
 def lane_outcome(addition: Addition) -> LaneOutcome:
@@ -77,18 +109,18 @@ def decode_text(addition: Addition) -> Record:
         if presenter.stopped:
             record = record.cut(index + 1)
             break
-    if record.terminal and not presenter.stopped:
+    if (record.terminal or addition.request.text_ended) and not presenter.stopped:
         addition.texts[-1] += presenter.finish()
     addition.presented = True
     return record
 
 
-def present(addition: Addition) -> None:
+def present(addition: Addition, now_s: float) -> None:
     """Queue the event that tells the caller; the last one carries the completion."""
     request, record = addition.request, addition.record
     if not addition.presented:
         decode_text(addition)
-    request.last_s = perf_counter()
+    request.last_s = now_s
     request.first_s = request.first_s or request.last_s
     if request.finish_reason is not None:
         request.completion = request.complete()

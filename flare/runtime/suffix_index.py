@@ -27,11 +27,10 @@ class SuffixIndex:
 
     def learn_sequence(self, tokens: Sequence[int], known: int) -> None:
         """Learn every run of one contiguous sequence that gained a next token since its length was `known`."""
+        begins = self._begins
         for length in RUN_TOKENS:
-            first = max(0, known - length)
-            begins = range(first, len(tokens) - length)
-            runs = zip(*(tokens[first + shift :] for shift in range(length)), strict=False)
-            self._begins.update(zip(runs, begins, strict=False))
+            for begin in range(max(0, known - length), len(tokens) - length):
+                begins[tuple(tokens[begin : begin + length])] = begin
 
     def forget(self, run: Run, begin: int) -> None:
         """Drop `run` if the position it leads to is `begin`; a newer occurrence is left alone."""

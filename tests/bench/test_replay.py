@@ -32,7 +32,7 @@ def configuration(**serving):
 
     settings = {
         "concurrency": 4, "mtp_draft_tokens": 7, "adaptive_verification": False, "fixed_width": None,
-        "history_drafts": False, "context_drafts": True, "exploration_share": 0.0, **serving,
+        "history_drafts": False, "prefix_cache": False, "context_drafts": True, "exploration_share": 0.0, **serving,
     }  # fmt: skip
     return SimpleNamespace(
         serving=SimpleNamespace(**settings),
@@ -49,7 +49,7 @@ def test_a_recorder_changes_nothing_and_sees_every_token():
     kinds = [recorder.manifest.graphs[step.graph].kind for step in recorder.steps]
     assert kinds[0] == "init"
     assert kinds.count("speculative") == len(done.rounds)
-    assert len(recorder.host_s) >= len(done.rounds)
+    assert len(recorder.host_s) >= len(done.rounds) - 1  # nothing is submitted after the last
 
 
 def test_a_bare_replay_gives_the_same_tokens():

@@ -1,8 +1,8 @@
 """A core around the scripted device: a byte vocabulary and a configuration of plain namespaces."""
 
 import codecs
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
@@ -50,6 +50,7 @@ class ScriptedCore:
     device: ScriptedDevice
     vocabulary: Any
     config: Any
+    measured_costs: Mapping[tuple[int, int], float] = field(default_factory=dict)
 
 
 SAMPLING = {
@@ -65,7 +66,7 @@ def scripted_engine(
     """An engine over a scripted device, which it can be asked for as `engine.core.device`."""
     settings = {
         "concurrency": 4, "mtp_draft_tokens": 7, "adaptive_verification": False, "fixed_width": None,
-        "history_drafts": False, "context_drafts": True, "exploration_share": 0.0, **serving,
+        "history_drafts": False, "prefix_cache": True, "context_drafts": True, "exploration_share": 0.0, **serving,
     }  # fmt: skip
     config = SimpleNamespace(
         serving=SimpleNamespace(**settings),

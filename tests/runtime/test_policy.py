@@ -3,12 +3,18 @@
 import random
 from collections.abc import Callable
 from itertools import pairwise
+from statistics import median
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
+from flare.config.serving import Serving
 from flare.contract.frames import Source
 from flare.contract.manifest import ExecutionGraph, Extent, Manifest
 from flare.errors import CapacityError, ConfigError, PlanError
+from flare.runtime.catalog import Catalog
+from flare.runtime.engine import policy_of
 from flare.runtime.policy import (
     Adaptive,
     CohortView,
@@ -21,6 +27,7 @@ from flare.runtime.policy import (
     fixed,
     prepared_widths,
 )
+from tests.runtime.scripted_device import scripted_manifest
 
 WIDTHS = (1, 2, 4, 6, 8)
 PLAIN_SECONDS = 0.01
@@ -109,7 +116,7 @@ def test_a_collapse_of_acceptance_is_followed_within_thirty_rounds(lanes, seed):
         return 0.9 if number < 200 else 0.05
 
     _, widths = simulate(seeded(cheap, lanes), cheap, falls, 300, lanes, seed)
-    assert min(widths[190:200]) == 8
+    assert median(widths[190:200]) == 8  # a probe may be narrower
     later = widths[230:]
     assert sum(map(cheap, later)) <= 1.08 * len(later) * PLAIN_SECONDS
 
@@ -151,7 +158,7 @@ def test_a_round_without_drafts_is_width_one(policy):
     assert policy.choose(cohort(0, 0, 0, 0)).width == 1
     barred = policy.choose(cohort(7, 7, 7, 7, ceiling=0))
     assert (barred.width, barred.ceilings) == (1, (0, 0, 0, 0))
-    assert "no lane has a draft" in str(policy.explain())
+    assert "no lane has a draft" in str(policy.explain()[-1])
 
 
 def test_no_width_is_wider_than_the_drafts_it_could_verify():
@@ -236,7 +243,7 @@ def test_prepared_widths_come_from_decode_and_speculative_graphs():
 def test_an_explanation_names_what_was_compared():
     policy = seeded(cheap, 1)
     policy.choose(cohort(7))
-    explanation = policy.explain()
+    explanation = policy.explain()[-1]
     assert [option.width for option in explanation.options] == list(WIDTHS)
     assert str(explanation).startswith(f"width {policy.choose(cohort(7)).width} (best expected rate); W1: 1.00 tokens")
 
@@ -244,4 +251,66 @@ def test_an_explanation_names_what_was_compared():
 def test_widths_beyond_every_lanes_drafts_are_not_even_compared():
     policy = seeded(cheap, 1)
     policy.choose(cohort(2))
-    assert [option.width for option in policy.explain().options] == [1, 2, 4]
+    assert [option.width for option in policy.explain()[-1].options] == [1, 2, 4]
+
+
+def test_plain_rounds_are_measured_before_wide_ones_are_held_against_them():
+    policy = adaptive({1: WIDTHS}, Prior({Source.HISTORY: 0.99}), 0.05)
+    for _ in range(3):
+        choice = policy.choose(cohort(7))
+        assert (choice.width, choice.reason) == (1, "plain rounds of this batch are being measured")
+        policy.observe(RoundOutcome(1, 1, PLAIN_SECONDS, (LaneOutcome(0, Source.HISTORY, 0, 0),)))
+    assert policy.choose(cohort(7)).width == 8
+
+
+def by_rows(batch: int, width: int) -> float:
+    """A machine whose rows are dear."""
+    return PLAIN_SECONDS * (3 + batch * width)
+
+
+def of_rows(acceptance: dict[int, float]) -> Adaptive:
+    widths = dict.fromkeys((1, 2, 4), WIDTHS)
+    policy = adaptive(widths, Prior(), 0.0)
+    for batch in widths:
+        for width in WIDTHS:
+            policy.costs.seed((batch, width), by_rows(batch, width))
+    for request, rate in acceptance.items():
+        for _ in range(30):
+            policy.observe(RoundOutcome(1, 8, None, (LaneOutcome(request, Source.HISTORY, 7, round(7 * rate)),)))
+    return policy
+
+
+def test_lanes_that_fare_alike_share_a_round_where_rows_are_dear():
+    policy = of_rows({0: 1.0, 1: 0.0, 2: 1.0, 3: 0.0})
+    first = policy.choose(cohort(7, 7, 7, 7))
+    assert (first.lanes, first.width, first.ceilings) == ((0, 2), 8, (7, 7))
+    assert "fare alike" in first.reason
+    assert "width 8" in str(policy.explain()[-1])
+    policy = of_rows({0: 0.0, 1: 1.0, 2: 0.0, 3: 1.0})
+    first = policy.choose(cohort(7, 7, 7, 7))
+    assert (first.lanes, first.width) == ((0, 2), 1), "the first lane's group goes first, whichever it is"
+
+
+def test_lanes_share_one_round_where_rows_are_cheap_or_all_fare_alike():
+    assert of_rows(dict.fromkeys(range(4), 1.0)).choose(cohort(7, 7, 7, 7)).lanes == (0, 1, 2, 3)
+    policy = of_rows({0: 1.0, 1: 0.0, 2: 1.0, 3: 0.0})
+    for batch in (1, 2, 4):
+        for width in WIDTHS:
+            policy.costs.seed((batch, width), PLAIN_SECONDS * (1 + 0.001 * batch * width))
+    assert policy.choose(cohort(7, 7, 7, 7)).lanes == (0, 1, 2, 3)
+
+
+def test_as_many_choices_can_be_explained_as_promised():
+    policy = seeded(cheap, 1)
+    for _ in range(100):
+        policy.choose(cohort(7))
+    assert len(policy.explain()) == 64
+
+
+def test_an_engine_begins_with_the_costs_its_core_measured():
+    catalog = Catalog(scripted_manifest(), speculative=True)
+    serving = cast(Serving, SimpleNamespace(fixed_width=None, adaptive_verification=True, exploration_share=0.05))
+    policy = policy_of(serving, catalog, {(1, 1): 1.0, (1, 8): 1.1, (64, 2): 9.0})
+    assert isinstance(policy, Adaptive)
+    assert policy.choose(cohort(7)).width > 1, "no plain round has to be measured first"
+    assert policy.costs.of_batch(1)[8] == 1.1

@@ -25,7 +25,9 @@ def resolved(room: int = 50, **wishes):
         ("stop_token_ids", 5), ("logit_bias", [1]), ("logit_bias", {1: float("inf")}), ("logit_bias", {1: 1e31}),
         ("logit_bias", {1: 10**400}), ("temperature", 10**400), ("temperature", 1e300), ("repetition_penalty", 1e-300),
         ("ignore_eos", "yes"),
-        ("speculation", "off"), ("grammar", "x"), ("json_schema", {}), ("regex", "a+"),
+        ("speculation", "off"), ("grammar", ""), ("grammar", 3), ("json_schema", 3), ("json_schema", "{"),
+        ("regex", ""),
+        ("json_object", "yes"), ("constrain_after", ""), ("cache_salt", 7), ("prompt_logprobs", -1),
     ],
 )  # fmt: skip
 def test_a_value_outside_its_range_is_refused_by_name(name, value):
@@ -44,9 +46,17 @@ def test_unset_fields_take_the_recipes_values_and_set_ones_do_not():
     assert (policy.temperature, policy.top_k, policy.stop_ids) == (0.0, 20, (9,))
 
 
-def test_a_constraint_in_the_recipe_is_refused_too():
-    with pytest.raises(RequestError, match=r"sampling\.grammar"):
-        Sampling().over(SimpleNamespace(**{**SAMPLING, "grammar": "root"}))
+def test_a_constraint_of_the_request_takes_the_place_of_the_recipes():
+    recipe = SimpleNamespace(**{**SAMPLING, "regex": "[0-9]", "json_object": None})
+    assert Sampling().over(recipe).regex == "[0-9]"
+    asked = Sampling(json_object=True).over(recipe)
+    assert (asked.regex, asked.json_object) == (None, True)
+
+
+def test_two_constraints_exclude_each_other():
+    with pytest.raises(RequestError, match=r"sampling\.grammar and sampling\.json_object exclude each other"):
+        Sampling(grammar="start: /a/", json_object=True)
+    assert Sampling(grammar="start: /a/", json_object=False).grammar is not None
 
 
 def test_the_context_bounds_max_tokens():

@@ -1,5 +1,7 @@
 """Reading a completion: one request's record and logprobs, copied out before the frame is released."""
 
+from functools import lru_cache
+from operator import itemgetter
 from typing import NamedTuple
 
 from flare.contract.frames import RECORD_FIELDS, Completion, Field, Flag, HostArray, Source, Terminal
@@ -10,7 +12,12 @@ SOURCE_NAMES: dict[Source, TokenSource] = {
     Source.LEARNED: "learned",
     Source.HISTORY: "history",
     Source.CONTEXT: "context",
+    Source.FORCED: "forced",
 }
+# In one call: every record of every round is read, and each name of an enum costs as much as a list item.
+ACCOUNT = itemgetter(Field.REQUEST_ID, Field.GENERATION, Field.GENERATED, Field.CONSUMED)
+OUTCOME = itemgetter(Field.EMITTED, Field.ACCEPTED, Field.OFFERED, Field.SOURCES, Field.TERMINAL, Field.WIDTH)
+FLAGS, FAULT, BOUNDARY = int(Field.FLAGS), int(Flag.FAULT), int(Flag.BOUNDARY)
 
 
 class Record(NamedTuple):
@@ -19,6 +26,7 @@ class Record(NamedTuple):
     Attributes:
         tokens: emitted ids; offered, accepted: drafts, cut at the end of the request.
         sources: of each offered draft.
+        crossed: tokens consumed when the lane's snapshot row was written on the way, None where it was not.
     """
 
     tokens: list[int]
@@ -27,6 +35,7 @@ class Record(NamedTuple):
     terminal: int
     width: int
     fault: bool
+    crossed: int | None = None
 
     @property
     def offered(self) -> int:
@@ -51,10 +60,10 @@ def read_record(completion: Completion[HostArray], request: Request) -> Record:
         RuntimeError: the record belongs to another request or its counters disagree with the host's.
     """
     row: list[int] = completion.records[request.slot].tolist()
-    emitted, accepted, offered = row[Field.EMITTED], row[Field.ACCEPTED], row[Field.OFFERED]
-    generated = request.generated_tokens + emitted
-    expected = (request.id, request.generation, generated, request.prompt_tokens + generated - 1)
-    found = (row[Field.REQUEST_ID], row[Field.GENERATION], row[Field.GENERATED], row[Field.CONSUMED])
+    emitted, accepted, offered, bits, terminal, width = OUTCOME(row)
+    flags, consumed = row[FLAGS], len(request.tokens) + emitted - 1
+    expected = (request.id, request.generation, consumed + 1 - request.prompt_tokens, consumed)
+    found = ACCOUNT(row)
     if found != expected or not 1 <= emitted <= accepted + 1:
         raise RuntimeError(
             f"Slot {request.slot} reports (request, generation, generated, consumed) = {found} with {emitted} emitted "
@@ -62,15 +71,34 @@ def read_record(completion: Completion[HostArray], request: Request) -> Record:
         )
     if emitted <= accepted:  # the device ended the request inside an accepted block
         accepted, offered = emitted, min(offered, emitted)
-    bits = row[Field.SOURCES]
     return Record(
         tokens=row[RECORD_FIELDS : RECORD_FIELDS + emitted],
         accepted=accepted,
-        sources=tuple(SOURCE_NAMES[Source(bits >> 2 * depth & 3)] for depth in range(offered)),
-        terminal=row[Field.TERMINAL],
-        width=row[Field.WIDTH],
-        fault=bool(row[Field.FLAGS] & Flag.FAULT),
+        sources=_source_names(bits, offered),
+        terminal=terminal,
+        width=width,
+        fault=bool(flags & FAULT),
+        crossed=consumed if flags & BOUNDARY else None,
     )
+
+
+@lru_cache(maxsize=256)  # few of the mixtures happen
+def _source_names(bits: int, offered: int) -> tuple[TokenSource, ...]:
+    """The source of each offered draft, of two bits each."""
+    return tuple(SOURCE_NAMES[Source(bits >> 2 * depth & 3)] for depth in range(offered))
+
+
+def read_fault(completion: Completion[HostArray], request: Request) -> bool:
+    """Whether a graph that emitted nothing for the request met logits that are not finite.
+
+    Raises:
+        RuntimeError: the record belongs to another request.
+    """
+    row: list[int] = completion.records[request.slot, :RECORD_FIELDS].tolist()
+    found, expected = (row[Field.REQUEST_ID], row[Field.GENERATION]), (request.id, request.generation)
+    if found != expected:
+        raise RuntimeError(f"Slot {request.slot} reports (request, generation) = {found}; the host expects {expected}.")
+    return bool(row[Field.FLAGS] & Flag.FAULT)
 
 
 def read_logprobs(completion: Completion[HostArray], request: Request, kept: int) -> list[Logprob]:
@@ -78,11 +106,23 @@ def read_logprobs(completion: Completion[HostArray], request: Request, kept: int
     top = request.policy.logprobs
     if top < 0:
         return []
-    values = completion.logprobs[request.slot, :kept, : top + 1].tolist()
-    ids = completion.logprob_ids[request.slot, :kept, : top + 1].tolist()
+    slot = request.slot
+    return _logprobs(completion.logprobs[slot, :kept], completion.logprob_ids[slot, :kept], top)
+
+
+def read_prompt_logprobs(completion: Completion[HostArray], request: Request, start: int, count: int) -> list[Logprob]:
+    """Log-probabilities of the prompt tokens after each of `count` scored ones, as far as the prompt goes."""
+    if request.prompt_logprobs is None:
+        return []
+    rows = min(count, request.prompt_tokens - 1 - start)
+    return _logprobs(completion.prompt_logprobs[:rows], completion.prompt_logprob_ids[:rows], request.prompt_logprobs)
+
+
+def _logprobs(row_values: HostArray, row_ids: HostArray, top: int) -> list[Logprob]:
+    values, ids = row_values[:, : top + 1].tolist(), row_ids[:, : top + 1].tolist()
     return [
-        Logprob(row_ids[0], row[0], tuple(zip(row_ids[1:], row[1:], strict=True)))
-        for row_ids, row in zip(ids, values, strict=True)
+        Logprob(tokens[0], row[0], tuple(zip(tokens[1:], row[1:], strict=True)))
+        for tokens, row in zip(ids, values, strict=True)
     ]
 
 

@@ -1,5 +1,7 @@
 """Rows of the device request table, each with a generation that outdates whatever an earlier holder left."""
 
+from collections.abc import Iterable
+
 
 class Slots:
     """The pool of slots 0..total-1."""
@@ -24,3 +26,7 @@ class Slots:
         """Give the slot back; no queued graph may name it."""
         assert slot not in self._free, f"slot {slot} is already free"
         self._free.append(slot)
+
+    def check(self, held: Iterable[int]) -> None:
+        """Raise AssertionError unless every slot is free or held, and by one alone."""
+        assert sorted([*held, *self._free]) == list(range(self.total)), "a slot is leaked or held twice"

@@ -1,19 +1,27 @@
 """Adaptive policy: the prepared width with the most expected tokens per second of measured round time."""
 
+from collections import deque
+
 from flare.runtime.policy.choice import (
+    EXPLAINED_CHOICES,
     Choice,
     CohortView,
     Explanation,
+    LaneView,
     Option,
     RoundOutcome,
     Widths,
+    capacity_of,
     checked_widths,
     choice_of,
     widths_of,
 )
 from flare.runtime.policy.costs import RoundCosts
 from flare.runtime.policy.exploration import Exploration
+from flare.runtime.policy.grouping import split_of
 from flare.runtime.policy.survival import Prior, Survival
+
+PLAIN_ROUNDS = 3  # measured before the first wide round of a batch capacity: what every wider one is held against
 
 
 def adaptive(widths_by_batch: Widths, prior: Prior, exploration_share: float) -> "Adaptive":
@@ -40,27 +48,40 @@ class Adaptive:
         self.costs = costs
         self.exploration = exploration
         self._widths = widths_by_batch
-        self._last = Explanation(None)
+        self._widest = max(max(widths) for widths in widths_by_batch.values())
+        self._explained: deque[Explanation] = deque(maxlen=EXPLAINED_CHOICES)
 
     def choose(self, cohort: CohortView) -> Choice:
-        """The width with the best expected rate, ties to the smaller; a probe where savings pay for one."""
-        widths = widths_of(self._widths, cohort.batch_capacity)
-        deepest = max((lane.usable for lane in cohort.lanes), default=0)
-        if not deepest:
-            choice = choice_of(cohort, 1, "no lane has a draft")
-            self._last = Explanation(choice, (), self.exploration.budget_seconds)
-            return choice
-        options = self._options(cohort, widths, deepest)
-        best = max(options, key=lambda option: option.rate)  # ascending widths: the first of equals is the smallest
-        probe = self.exploration.probe(best, [option for option in options if option.width > best.width])
-        if probe is not None:
-            choice = choice_of(cohort, probe.width, f"probe, best is width {best.width}")
-        elif best.width == 1:
-            choice = choice_of(cohort, 1, "drafts do not pay")
-        else:
-            choice = choice_of(cohort, best.width, "best expected rate")
-        self._last = Explanation(choice, tuple(options), self.exploration.budget_seconds)
+        """The width with the best expected rate, ties to the smaller; a probe where savings pay for one.
+
+        Lanes that fare better in a round of their own wait for the next one: the first lane's group goes now.
+        """
+        choice, options = self._decide(cohort)
+        self._explained.append(Explanation(choice, tuple(options), self.exploration.budget_seconds))
         return choice
+
+    def _decide(self, cohort: CohortView) -> tuple[Choice, list[Option]]:
+        batch, lanes = cohort.batch_capacity, tuple(range(len(cohort.lanes)))
+        widths_of(self._widths, batch)
+        if not any(lane.usable for lane in cohort.lanes):
+            return choice_of(cohort, 1, "no lane has a draft"), []
+        if self.costs.measured((batch, 1)) < PLAIN_ROUNDS:
+            return choice_of(cohort, 1, "plain rounds of this batch are being measured"), []
+        emitted = [self._emitted(lane) for lane in cohort.lanes]
+        options = self._options(cohort, batch, lanes, emitted)
+        best = _best(options)
+        split = split_of(emitted, best, self._widths, self.costs.of_batch) if len(lanes) > 1 else None
+        if split is not None:
+            lanes = split.better if 0 in split.better else split.worse
+            batch = capacity_of(self._widths, len(lanes))
+            options = self._options(cohort, batch, lanes, [emitted[lane] for lane in lanes])
+            best = _best(options)
+        probe = self.exploration.probe(best, [option for option in options if option is not best])
+        if probe is not None:
+            return choice_of(cohort, probe.width, f"probe, best is width {best.width}", lanes), options
+        if split is not None:
+            return choice_of(cohort, best.width, "best expected rate, of lanes that fare alike", lanes), options
+        return choice_of(cohort, best.width, "best expected rate" if best.width > 1 else "drafts do not pay"), options
 
     def observe(self, outcome: RoundOutcome) -> None:
         """Learn survival from every lane, cost and savings from a measured round."""
@@ -78,18 +99,29 @@ class Adaptive:
         """Drop a retired request; what it taught about its sources stays."""
         self.survival.forget(request)
 
-    def explain(self) -> Explanation:
-        """The widths that the last choice compared."""
-        return self._last
+    def explain(self) -> tuple[Explanation, ...]:
+        """The last choices with the widths they compared."""
+        return tuple(self._explained)
 
-    def _options(self, cohort: CohortView, widths: tuple[int, ...], deepest: int) -> list[Option]:
-        """Every width that offers more than the one before it, ascending."""
-        seconds = self.costs.of_batch(cohort.batch_capacity)
-        gains = [self.survival.emitted(lane.request, lane.source, lane.usable) for lane in cohort.lanes]
+    def _emitted(self, lane: LaneView) -> list[float]:
+        """Expected emitted tokens of one lane by width, from 0 to the widest prepared one."""
+        totals = self.survival.emitted(lane.request, lane.source, lane.usable)
+        return [0.0, *totals[: self._widest], *totals[-1:] * (self._widest - len(totals))]
+
+    def _options(
+        self, cohort: CohortView, batch: int, lanes: tuple[int, ...], emitted: list[list[float]]
+    ) -> list[Option]:
+        """Every width that offers more than the one before it, ascending, for lanes with their expected tokens."""
+        seconds, deepest = self.costs.of_batch(batch), max(cohort.lanes[lane].usable for lane in lanes)
+        totals = [sum(column) for column in zip(*emitted, strict=True)]
         options: list[Option] = []
-        for width in widths:
-            emitted = sum(totals[min(width, len(totals)) - 1] for totals in gains)
-            options.append(Option(width, emitted, seconds[width]))
+        for width in self._widths[batch]:
+            options.append(Option(width, totals[width], seconds[width], self.costs.measured((batch, width))))
             if width > deepest:
                 break
         return options
+
+
+def _best(options: list[Option]) -> Option:
+    """The best expected rate; widths ascend, so the first of equals is the smallest."""
+    return max(options, key=lambda option: option.rate)

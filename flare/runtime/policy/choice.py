@@ -9,6 +9,7 @@ from flare.contract.manifest import Manifest
 from flare.errors import CapacityError, PlanError
 
 Widths = Mapping[int, tuple[int, ...]]
+EXPLAINED_CHOICES = 64  # that a policy can still explain
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +44,16 @@ class CohortView:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The width of the next round, the most drafts of each lane, and a reason to show."""
+    """The next round.
+
+    Attributes:
+        width: of the round; reason: why, to show.
+        lanes: which lanes of the cohort take part, by index; the first lane always does, the others may wait a round.
+        ceilings: the most drafts of each of them.
+    """
 
     width: int
+    lanes: tuple[int, ...]
     ceilings: tuple[int, ...]
     reason: str
 
@@ -75,11 +83,12 @@ class RoundOutcome:
 
 
 class Option(NamedTuple):
-    """One width as the policy saw it: tokens it was expected to emit over all lanes, and its cost."""
+    """One width as the policy saw it: tokens it was expected to emit over all lanes, its cost, rounds behind that."""
 
     width: int
     emitted: float
     seconds: float
+    measured: int
 
     @property
     def rate(self) -> float:
@@ -89,20 +98,18 @@ class Option(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why the last choice was made.
+    """Why one choice was made.
 
     Attributes:
-        options: the widths that were compared; empty where nothing was compared.
+        options: the widths that were compared for the lanes that take part; empty where nothing was compared.
         budget_seconds: saved time that exploration may still spend.
     """
 
-    choice: Choice | None
+    choice: Choice
     options: tuple[Option, ...] = ()
     budget_seconds: float = 0.0
 
     def __str__(self) -> str:
-        if self.choice is None:
-            return "no round chosen yet"
         compared = ", ".join(
             f"W{option.width}: {option.emitted:.2f} tokens / {option.seconds * 1e3:.2f} ms" for option in self.options
         )
@@ -128,8 +135,8 @@ class Policy(Protocol):
         """Drop what is kept about a retired request."""
         ...
 
-    def explain(self) -> Explanation:
-        """Why the last choice was made."""
+    def explain(self) -> tuple[Explanation, ...]:
+        """Why the last choices were made, newest last."""
         ...
 
 
@@ -162,6 +169,12 @@ def widths_of(widths_by_batch: Widths, batch_capacity: int) -> tuple[int, ...]:
     return widths
 
 
-def choice_of(cohort: CohortView, width: int, reason: str) -> Choice:
-    """The choice of one width, each lane bounded by it, by its drafts and by its own ceiling."""
-    return Choice(width, tuple(min(width - 1, lane.usable) for lane in cohort.lanes), reason)
+def capacity_of(widths_by_batch: Widths, lanes: int) -> int:
+    """The smallest prepared batch capacity that holds so many lanes."""
+    return min(batch for batch in widths_by_batch if batch >= lanes)
+
+
+def choice_of(cohort: CohortView, width: int, reason: str, lanes: tuple[int, ...] | None = None) -> Choice:
+    """One width for the named lanes, else for all; each is bounded by it, by its drafts and by its own ceiling."""
+    chosen = tuple(range(len(cohort.lanes))) if lanes is None else lanes
+    return Choice(width, chosen, tuple(min(width - 1, cohort.lanes[lane].usable) for lane in chosen), reason)

@@ -1,7 +1,10 @@
 """Fixed policy: one width where a graph of it was prepared, width one elsewhere."""
 
+from collections import deque
+
 from flare.errors import ConfigError
 from flare.runtime.policy.choice import (
+    EXPLAINED_CHOICES,
     Choice,
     CohortView,
     Explanation,
@@ -33,19 +36,19 @@ class Fixed:
     def __init__(self, widths_by_batch: dict[int, tuple[int, ...]], fixed_width: int) -> None:
         self._widths = widths_by_batch
         self._width = fixed_width
-        self._last: Choice | None = None
+        self._explained: deque[Explanation] = deque(maxlen=EXPLAINED_CHOICES)
 
     def choose(self, cohort: CohortView) -> Choice:
         """The fixed width, or one with the reason why not."""
         prepared = self._width in widths_of(self._widths, cohort.batch_capacity)
         if not any(lane.usable for lane in cohort.lanes):
-            self._last = choice_of(cohort, 1, "no lane has a draft")
+            choice = choice_of(cohort, 1, "no lane has a draft")
         elif prepared:
-            self._last = choice_of(cohort, self._width, "fixed width")
+            choice = choice_of(cohort, self._width, "fixed width")
         else:
-            reason = f"fixed width {self._width} has no graph at batch {cohort.batch_capacity}"
-            self._last = choice_of(cohort, 1, reason)
-        return self._last
+            choice = choice_of(cohort, 1, f"fixed width {self._width} has no graph at batch {cohort.batch_capacity}")
+        self._explained.append(Explanation(choice))
+        return choice
 
     def observe(self, outcome: RoundOutcome) -> None:
         """Nothing is learned."""
@@ -53,6 +56,6 @@ class Fixed:
     def forget(self, request: int) -> None:
         """Nothing is kept."""
 
-    def explain(self) -> Explanation:
-        """The last choice; no widths are compared."""
-        return Explanation(self._last)
+    def explain(self) -> tuple[Explanation, ...]:
+        """The last choices; no widths are compared."""
+        return tuple(self._explained)

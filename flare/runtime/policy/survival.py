@@ -24,7 +24,7 @@ class Prior:
     """
 
     acceptance: Mapping[Source, float] = field(
-        default_factory=lambda: {Source.LEARNED: 0.7, Source.HISTORY: 0.6, Source.CONTEXT: 0.6}
+        default_factory=lambda: {Source.LEARNED: 0.7, Source.HISTORY: 0.6, Source.CONTEXT: 0.6, Source.FORCED: 0.9}
     )
     attempts: float = 6.0
 
@@ -48,11 +48,12 @@ class _Counts:
             self.judged[depth] = self.judged[depth] * self.keep + (depth <= accepted)
             self.accepted[depth] = self.accepted[depth] * self.keep + (depth < accepted)
 
-    def mean(self, depth: int, expected: float, weight: float) -> float:
-        """Posterior mean of a Beta prior with mean `expected`, worth `weight` attempts."""
-        if depth >= len(self.judged):
-            return expected
-        return (expected * weight + self.accepted[depth]) / (weight + self.judged[depth])
+    def means(self, expected: float, weight: float, depths: int) -> list[float]:
+        """Per depth the posterior mean of a Beta prior with mean `expected`, worth `weight` attempts."""
+        prior = expected * weight
+        known = zip(self.accepted[:depths], self.judged[:depths], strict=True)
+        means = [(prior + accepted) / (weight + judged) for accepted, judged in known]
+        return means + [expected] * (depths - len(means))
 
 
 class Survival:
@@ -62,6 +63,7 @@ class Survival:
         self._prior = prior
         self._population = {source: _Counts(POPULATION_MEMORY) for source in prior.acceptance}
         self._requests: dict[int, dict[Source, _Counts]] = {}
+        self._usual: dict[Source, list[float]] = {}  # population means, until the next outcome
 
     def observe(self, request: int, source: Source, offered: int, accepted: int) -> None:
         """Count one settled lane.
@@ -77,6 +79,7 @@ class Survival:
                 own[source] = _Counts(REQUEST_MEMORY)
             own[source].add(offered, accepted)
             self._population[source].add(offered, accepted)
+            self._usual.pop(source, None)
 
     def forget(self, request: int) -> None:
         """Drop a request's counts; the population keeps its share."""
@@ -90,14 +93,20 @@ class Survival:
         """
         if not depths:
             return []
-        population, expected = self._population[source], self._prior.acceptance[source]
+        usual = self._usual.get(source)
+        if usual is None or len(usual) < depths:
+            expected = self._prior.acceptance[source]
+            usual = self._usual[source] = self._population[source].means(expected, self._prior.attempts, depths)
         own = self._requests.get(request, {}).get(source)
+        if own is None:
+            return usual[:depths]
         estimates: list[float] = []
-        relative = 1.0
-        for depth in range(depths):
-            usual = population.mean(depth, expected, self._prior.attempts)
-            estimate = usual if own is None else own.mean(depth, usual * relative, REQUEST_LEAN)
-            relative = min(1.0, estimate / usual)
+        relative, known = 1.0, len(own.judged)
+        for depth, mean in enumerate(usual[:depths]):
+            estimate = mean * relative
+            if depth < known:
+                estimate = (estimate * REQUEST_LEAN + own.accepted[depth]) / (REQUEST_LEAN + own.judged[depth])
+            relative = min(1.0, estimate / mean)
             estimates.append(estimate)
         return estimates
 
