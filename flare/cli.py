@@ -28,6 +28,7 @@ class Action(NamedTuple):
 ACTIONS = {
     "generate": Action("flare.actions.generate:run", "answer prompt=…, or each line of prompts=… together"),
     "chat": Action("flare.actions.chat:run", "talk in turns"),
+    "serve": Action("flare.actions.serve:run", "answer OpenAI clients over HTTP"),
     "plan": Action("flare.actions.plan:run", "print graphs and memory; needs no weights"),
     "bench": Action("flare.actions.bench:run", "measure against plain decoding"),
     "synthesize": Action("flare.actions.synthesize:run", "write seeded weights in the recipe's own repository layout"),

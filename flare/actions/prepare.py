@@ -11,7 +11,13 @@ from flare.build import Core, build
 from flare.config.config import Config
 from flare.runtime.engine import Engine
 
-STAGES = {"download": "downloading weights", "unpack": "unpacking weights", "load": "loading weights"}
+STAGES = {
+    "download": "downloading weights",
+    "unpack": "unpacking weights",
+    "load": "loading weights",
+    "warm up": "warming up kernels",
+    "capture": "capturing graphs",
+}
 
 
 @contextmanager

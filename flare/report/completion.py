@@ -16,6 +16,7 @@ STYLES = {
     "learned": "underline magenta",
     "history": "underline green",
     "context": "underline cyan",
+    "forced": "underline yellow",
 }
 
 
@@ -74,6 +75,8 @@ def completion_json(completion: Completion) -> dict[str, Any]:
     }
     if completion.logprobs is not None:
         document["logprobs"] = [entry._asdict() for entry in completion.logprobs]
+    if completion.prompt_logprobs is not None:
+        document["prompt_logprobs"] = [entry and entry._asdict() for entry in completion.prompt_logprobs]
     return document
 
 

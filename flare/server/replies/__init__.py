@@ -1,0 +1,1 @@
+"""What clients receive: bodies and stream chunks in OpenAI's shapes, with Flare's additions."""
