@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from flare.build import Core, prepare
+    from flare.errors import FlareError
     from flare.runtime.engine import Engine
     from flare.runtime.sampling import Sampling
 
-__all__ = ["Core", "Engine", "Sampling", "prepare"]
+__all__ = ["Core", "Engine", "FlareError", "Sampling", "prepare"]
 
 _HOMES = {
     "Core": "flare.build",
     "Engine": "flare.runtime.engine",
+    "FlareError": "flare.errors",
     "Sampling": "flare.runtime.sampling",
     "prepare": "flare.build",
 }

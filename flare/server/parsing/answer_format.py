@@ -4,7 +4,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
-from flare.runtime.constraints import Named
+
+class Named(NamedTuple):
+    """The choice of one tool."""
+
+    name: str
 
 
 class ContentPart(NamedTuple):

@@ -6,9 +6,8 @@ from difflib import get_close_matches
 from typing import Any
 
 from flare.contract.vocabulary import Vocabulary
-from flare.runtime.constraints import Named
 from flare.runtime.constraints.wishes import FIELDS
-from flare.server.parsing.answer_format import AnswerParser, ChatAsk, ChatPrompt, ToolSpec
+from flare.server.parsing.answer_format import AnswerParser, ChatAsk, ChatPrompt, Named, ToolSpec
 from flare.server.parsing.conversation import Message, as_text, for_template
 from flare.server.parsing.formats import ToolFormat
 from flare.server.parsing.grammar import Shape, call_grammar

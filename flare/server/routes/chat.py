@@ -6,10 +6,9 @@ from fastapi import APIRouter, Request
 from fastapi.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from flare.runtime.constraints import Named
 from flare.runtime.sampling import Sampling
 from flare.server.engine_thread import Ask
-from flare.server.parsing.answer_format import ChatAsk, ToolSpec
+from flare.server.parsing.answer_format import ChatAsk, Named, ToolSpec
 from flare.server.replies.chat import ChatReply
 from flare.server.routes.answering import Answer
 from flare.server.routes.asking import asked_n, check_context, check_model, surroundings

@@ -83,7 +83,9 @@ class GeneratingBody(Strict):
         None, description="token ids that end a completion"
     )
     ignore_eos: bool | None = Field(None, description="go on after the model's own end token")
-    presence_penalty: float | None = Field(None, ge=-2, le=2, description="subtracted once from seen tokens' logits")
+    presence_penalty: float | None = Field(
+        None, ge=-2, le=2, description="subtracted once from the logits of generated tokens"
+    )
     frequency_penalty: float | None = Field(None, ge=-2, le=2, description="subtracted per occurrence")
     repetition_penalty: float | None = Field(None, gt=0, description="divides the logits of seen tokens; 1 is off")
     logit_bias: (

@@ -6,9 +6,8 @@ import pytest
 
 from flare.config.serving import Serving
 from flare.errors import RequestError
-from flare.runtime.constraints import Named
 from flare.runtime.sampling import Sampling
-from flare.server.parsing.answer_format import AnswerFormat, ChatAsk, ChatPrompt
+from flare.server.parsing.answer_format import AnswerFormat, ChatAsk, ChatPrompt, Named
 from flare.server.parsing.formats import FORMATS, chosen
 from flare.server.parsing.model_format import ModelFormat
 from flare.server.wire.errors import ApiError
