@@ -232,7 +232,7 @@ def _refusal(plan: MemoryPlan) -> str:
     return (
         f"One request of full context needs {_mib(plan.missing_bytes)} more than the {_mib(budget.total_bytes)} that "
         f"preparation.memory_bytes allows (headroom {_mib(budget.headroom_bytes)}; largest items: {largest}). Lower "
-        "preparation.context_length, preparation.concurrency or preparation.headroom_bytes, or raise "
+        "preparation.context_length, serving.concurrency or preparation.headroom_bytes, or raise "
         "preparation.memory_bytes."
     )
 

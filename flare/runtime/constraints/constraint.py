@@ -94,6 +94,9 @@ class Constraint:
             self.fault = self._matcher.fault
             return len(tokens)
         self._matcher.consume(text[:kept])
+        if self._matcher.fault is not None:  # legal, but the library gave up on the state behind it
+            self.fault = self._matcher.fault
+            return len(tokens)
         self._generated += kept
         if kept == len(text) and ended:
             self._generated += 1

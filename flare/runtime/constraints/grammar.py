@@ -136,7 +136,7 @@ class GrammarMatcher:
     def consume(self, tokens: Sequence[int]) -> None:
         if tokens:
             taken = self._inner.try_consume_tokens(list(tokens))
-            assert taken == len(tokens), "only tokens that `legal` accepted may be consumed"
+            assert taken == len(tokens) or self._inner.is_error(), "only tokens that `legal` accepted may be consumed"
 
     def forced(self) -> list[int]:
         return self._inner.compute_ff_tokens()

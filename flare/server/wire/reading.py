@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails, from_json
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
 from flare.config.sentences import did_you_mean
 from flare.config.serving import Serving
@@ -45,7 +45,7 @@ async def read(request: Request, model: type[Body], settings: Serving) -> Body:
     """The request's body as `model`.
 
     Raises:
-        ApiError: 408, 413, 415 or 400.
+        ApiError: 408, 413, 415, 499 or 400.
     """
     document = parsed(await _received(request, settings), settings.max_json_depth)
     try:
@@ -68,6 +68,8 @@ async def _received(request: Request, settings: Serving) -> bytes:
                 body += chunk
                 if len(body) > settings.max_body_bytes:
                     raise too_large
+    except ClientDisconnect:
+        raise ApiError(499, "The client left before its body was in.", code="client_closed_request") from None
     except TimeoutError:
         raise ApiError(408, "The body did not arrive in time.", code="timeout") from None
     return bytes(body)

@@ -236,3 +236,44 @@ def test_a_matcher_that_meets_its_limits_fails_the_request_and_nothing_else():
     assert (rows == -1).all()  # the device must find mass somewhere
     assert spent.commit([3], ended=False) == 1 and spent.fault == "the lexer is too complex"
     assert masks(following) == [DIGITS]
+
+
+def test_a_matcher_that_gives_up_behind_a_legal_token_fails_the_request():
+    class GivesUp:
+        """Every token is legal; the state behind the first one is more than it holds."""
+
+        fault: str | None = None
+        may_end = at_end = False
+
+        def legal(self, tokens):
+            return len(tokens)
+
+        def consume(self, tokens):
+            self.fault = "too many items"
+
+    followed = Constraint(GivesUp(), (END,))  # pyright: ignore[reportArgumentType]
+    assert followed.commit([3], ended=False) == 1
+    assert followed.fault == "too many items"
+
+
+def test_a_schema_beyond_the_librarys_limits_is_one_fault_and_no_crash():
+    properties = {f"k{index}": {"type": "string"} for index in range(3000)}
+    schema = {"type": "object", "properties": properties, "additionalProperties": False}
+    try:
+        followed = constraint(json_schema=schema)
+    except RequestError:
+        return  # refused before it ran: better still
+    rows = np.zeros((1, 10), np.int32)
+    for token in following_tokens(followed, rows):
+        followed.commit([token], ended=False)
+        if followed.fault is not None:
+            return
+    raise AssertionError("the limits were never met")
+
+
+def following_tokens(followed, rows):
+    """One allowed token after the other, a few of them."""
+    for _ in range(6):
+        followed.mask(rows)
+        bits = np.unpackbits(rows.view(np.uint8), bitorder="little")
+        yield int(np.flatnonzero(bits)[0])
