@@ -67,9 +67,9 @@ class ArmDevice(PassingDevice):
 
 @dataclass(frozen=True)
 class ArmCore:
-    """What an engine of this arm runs on."""
+    """What an engine of one arm runs on: the shared core behind another device and configuration."""
 
-    device: ArmDevice
+    device: Device
     vocabulary: Vocabulary
     config: Config
     measured_costs: Mapping[tuple[int, int], float]

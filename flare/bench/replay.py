@@ -1,20 +1,18 @@
 """The engine's own share: a run of the engine against a bare replay of the very graphs and arguments it submitted."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from time import perf_counter
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from flare.bench.arms import Arm, Bench, arm_manifest
+from flare.bench.arms import Arm, ArmCore, Bench, arm_manifest
 from flare.bench.passing import PassingDevice
 from flare.bench.statistics import bootstrap, quartiles
-from flare.config.config import Config
 from flare.contract.device import FRAMES, Device
 from flare.contract.frames import RECORD_FIELDS, Arguments, Completion, Field, HostArray
 from flare.contract.manifest import Manifest
-from flare.contract.vocabulary import Vocabulary
 from flare.runtime.engine import Engine
 from flare.runtime.results import Completion as Answer
 from flare.runtime.sampling import Sampling
@@ -59,16 +57,6 @@ class RecordingDevice(PassingDevice):
         self._collected_s = perf_counter()
         self.tokens += emitted(self.manifest, self._graphs[frame], completion, self._slot)
         return completion
-
-
-@dataclass(frozen=True)
-class RecordedCore:
-    """What a recording engine runs on."""
-
-    device: RecordingDevice
-    vocabulary: Vocabulary
-    config: Config
-    measured_costs: Mapping[tuple[int, int], float]
 
 
 def copied(arguments: Arguments[HostArray]) -> dict[str, HostArray]:
@@ -159,7 +147,7 @@ def overhead(bench: Bench, work: Work, pairs: int) -> dict[str, Any]:
 def _recorded(bench: Bench, work: Work) -> tuple[RecordingDevice, Answer]:
     manifest = arm_manifest(bench.core.manifest, work.arm.config)
     recorder = RecordingDevice(bench.core.device, manifest)
-    core = RecordedCore(recorder, bench.core.vocabulary, work.arm.config, bench.core.measured_costs)
+    core = ArmCore(recorder, bench.core.vocabulary, work.arm.config, bench.core.measured_costs)
     engine = Engine(core)
     for tokens in work.remembered:
         engine.remember(tokens)

@@ -10,7 +10,7 @@ from flare.contract.manifest import Extent
 from flare.device.replay import Progress
 from flare.layers.storage import Storage
 from flare.ops.operators import Operators
-from flare.plan.declarations import Declarations, Weight
+from flare.plan.declarations import Declarations, PagedState, Weight, together
 from flare.plan.plan import DeviceName
 from flare.state.arena import Arena, torch_dtype
 
@@ -41,5 +41,14 @@ def read_weights(
 
 
 def allocated(weights: Storage, declared: Iterable[Declarations], extent: Extent, device: DeviceName) -> Storage:
-    """The weights with fresh state."""
-    return replace(weights, state=Arena(declared, extent, torch.device(device)).tensors)
+    """The weights with fresh state.
+
+    A CUDA rehearsal reads pages before any was written: zeros keep that finite, and its memory is there at once anyway.
+    """
+    parts = list(declared)
+    arena = Arena(parts, extent, torch.device(device))
+    if device == "cuda":
+        for state in together(parts).state:
+            if isinstance(state, PagedState):
+                arena[state.name].zero_()
+    return replace(weights, state=arena.tensors)

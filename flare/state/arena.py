@@ -73,13 +73,8 @@ def _allocate(declared: Iterable[Declarations], extent: Extent, device: torch.de
 
 
 def _pages(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, heads_outermost: bool) -> Tensor:
-    """Pages are written before they are read, so nothing has to clear them.
-
-    On a CPU, untouched ones are mapped by the system on first use. Elsewhere memory is there at once, and zeros keep
-    finite what a rehearsal reads.
-    """
-    allocate = torch.empty if device.type == "cpu" else torch.zeros
+    """Pages are written before they are read; leaving them untouched lets the system map them on first use."""
     if not heads_outermost:
-        return allocate(shape, dtype=dtype, device=device)
+        return torch.empty(shape, dtype=dtype, device=device)
     pages, tokens, heads, *entry = shape
-    return allocate((heads, pages, tokens, *entry), dtype=dtype, device=device).movedim(0, 2)
+    return torch.empty((heads, pages, tokens, *entry), dtype=dtype, device=device).movedim(0, 2)

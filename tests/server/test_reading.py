@@ -6,7 +6,7 @@ import pytest
 from starlette.requests import Request
 
 from flare.config.compose import compose
-from flare.server.wire.errors import ApiError
+from flare.server.wire.errors import CLIENT_LEFT, ApiError
 from flare.server.wire.reading import read
 from flare.server.wire.tokens import DetokenizeBody
 
@@ -19,4 +19,4 @@ def test_a_client_that_leaves_within_its_body_is_no_fault_of_the_server():
     request = Request({"type": "http", "method": "POST", "headers": headers}, gone)
     with pytest.raises(ApiError) as refused:
         asyncio.run(read(request, DetokenizeBody, compose("smollm2", []).serving))
-    assert refused.value.status == 499
+    assert refused.value.status == CLIENT_LEFT == 499

@@ -4,6 +4,7 @@ import argparse
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 from rich.console import Console
@@ -86,6 +87,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the settings and their texts")
     parser.add_argument("--out", type=Path, help="folder for control.json and regret.svg")
     options = parser.parse_args(arguments)
+    if options.out is not None and find_spec("matplotlib") is None:
+        parser.error("--out draws a plot, which needs matplotlib: pip install 'flare[bench]'")
     comparisons = [compare(setting, options.tokens) for setting in settings(options.settings, options.seed)]
     Console(width=120).print(table(comparisons))
     if options.out is not None:

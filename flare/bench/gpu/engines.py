@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from flare.bench.arms import Arm, Bench, arm_manifest
+from flare.bench.arms import Arm, ArmCore, Bench, arm_manifest
 from flare.bench.gpu.visit import Visit, replaced, summary
-from flare.bench.replay import RecordedCore, RecordingDevice, Step
+from flare.bench.replay import RecordingDevice, Step
 from flare.build import Core
 from flare.contract.device import Device
 from flare.contract.frames import Arguments, HostArray
@@ -81,7 +81,7 @@ def recorded(
 ) -> tuple[RecordingDevice, list[Completion]]:
     """The device with every submission of one run of the engine, and what it answered."""
     recorder = RecordingDevice(core.device, arm_manifest(core.manifest, arm.config))
-    with Engine(RecordedCore(recorder, core.vocabulary, arm.config, core.measured_costs)) as engine:
+    with Engine(ArmCore(recorder, core.vocabulary, arm.config, core.measured_costs)) as engine:
         done = engine.generate([list(prompt) for prompt in prompts], _asked(tokens))
     return recorder, done if isinstance(done, list) else [done]
 

@@ -10,10 +10,8 @@ from time import perf_counter
 from flare.errors import CapacityError, FlareError
 from flare.server.engine_thread import AnswerLostError
 from flare.server.server import Server
-from flare.server.wire.errors import ApiError, refused
+from flare.server.wire.errors import CLIENT_LEFT, ApiError, refused
 from flare.server.wire.fields import GeneratingBody
-
-CLIENT_LEFT = 499
 
 log = logging.getLogger("flare.server")
 

@@ -9,6 +9,7 @@ from starlette.responses import JSONResponse
 
 from flare.errors import FlareError
 
+CLIENT_LEFT = 499  # not a status of HTTP: what logs and metrics say of a client that went away
 BUSY_RETRY_S = 1
 AWAY_RETRY_S = 5
 KINDS = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}

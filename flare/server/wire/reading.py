@@ -10,7 +10,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from flare.config.sentences import did_you_mean
 from flare.config.serving import Serving
-from flare.server.wire.errors import ApiError
+from flare.server.wire.errors import CLIENT_LEFT, ApiError
 
 Body = TypeVar("Body", bound=BaseModel)
 SHOWN_CHARACTERS = 80  # most of a refused value that a sentence quotes
@@ -69,7 +69,7 @@ async def _received(request: Request, settings: Serving) -> bytes:
                 if len(body) > settings.max_body_bytes:
                     raise too_large
     except ClientDisconnect:
-        raise ApiError(499, "The client left before its body was in.", code="client_closed_request") from None
+        raise ApiError(CLIENT_LEFT, "The client left before its body was in.") from None
     except TimeoutError:
         raise ApiError(408, "The body did not arrive in time.", code="timeout") from None
     return bytes(body)
