@@ -13,6 +13,7 @@ class Catalog:
 
     Attributes:
         speculative: rounds are speculative graphs; else ordinary decoding.
+        lanes: most requests in one round.
         learned: the device proposes drafts of its own beside the host's copies.
         restore, snapshot: None where no prefix can be kept.
         widths: round widths of each batch capacity, ascending. Width one is always listed: where no such graph was kept
@@ -36,12 +37,9 @@ class Catalog:
         self._rounds: dict[int, dict[int, ExecutionGraph]] = {}
         for graph in sorted(rounds, key=lambda graph: (graph.batch_capacity, graph.token_capacity)):
             self._rounds.setdefault(graph.batch_capacity, {})[graph.token_capacity] = graph
+        self.lanes = max(self._rounds)
+        self._capacities = [min(b for b in self._rounds if b >= requests) for requests in range(self.lanes + 1)]
         self.widths = {batch: tuple(sorted({1, *graphs})) for batch, graphs in self._rounds.items()}
-
-    @property
-    def lanes(self) -> int:
-        """Most requests in one round."""
-        return max(self._rounds)
 
     @property
     def chunk_tokens(self) -> int:
@@ -70,7 +68,7 @@ class Catalog:
 
     def batch_capacity(self, requests: int) -> int:
         """The smallest prepared batch that holds so many requests."""
-        return min(batch for batch in self._rounds if batch >= requests)
+        return self._capacities[requests]
 
     def round(self, batch: int, width: int) -> ExecutionGraph:
         """The graph of one shape, or the narrowest of its batch where width one was not kept."""

@@ -92,8 +92,9 @@ class Cohorts:
         queued when it was given them.
         """
         deepest = self._extent.width - 1
-        ceiling = min(request.draft_limit, request.left_tokens - request.queued.samplings - 1, deepest)
+        queued = request.queued
+        ceiling = min(request.draft_limit, request.left_tokens - queued.samplings - 1, deepest)
         learns = self._catalog.learned and request.constraint is None  # learned drafts would lack masks
-        drafts = deepest if learns else max(0, len(offer.tokens) - request.queued.tokens)
+        drafts = deepest if learns else max(0, len(offer.tokens) - queued.tokens)
         learned = learns and not offer.tokens
         return LaneView(request.id, drafts, Source.LEARNED if learned else offer.source, ceiling)

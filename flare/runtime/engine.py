@@ -219,8 +219,9 @@ class Engine:
             raise
         settle_scores(launch, completion)
         additions: list[Addition] = []
+        samples = launch.samples
         for request in launch.requests:
-            if not launch.samples:
+            if not samples:
                 settle_state(completion, request)
             elif not request.ended:
                 additions.append(settle(launch, completion, request, self._copies))
@@ -247,7 +248,7 @@ class Engine:
             self._retire_unless_named(request)
 
     def _observe(self, launch: Launch, seconds: float | None, additions: list[Addition]) -> None:
-        outcomes = tuple(lane_outcome(addition) for addition in additions if addition.request.error is None)
+        outcomes = tuple([lane_outcome(addition) for addition in additions if addition.request.error is None])
         if outcomes:
             self.policy.observe(
                 RoundOutcome(launch.graph.batch_capacity, launch.graph.token_capacity, seconds, outcomes)

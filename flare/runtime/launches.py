@@ -1,6 +1,7 @@
 """A launch: one graph with the requests it serves and what each lane is offered."""
 
 from dataclasses import dataclass
+from itertools import repeat
 
 from flare.contract.manifest import ExecutionGraph
 from flare.runtime.copies import Offer
@@ -32,11 +33,10 @@ class Launch:
     @property
     def samples(self) -> bool:
         """Whether completion records carry tokens."""
-        if self.graph.kind == "scored_prefill":
+        kind = self.graph.kind
+        if kind == "scored_prefill":
             return self.start + self.count == self.requests[0].prompt_tokens
-        if self.graph.kind == "restore":
-            return self.restored
-        return self.graph.kind not in ("init", "resume", "snapshot")
+        return self.restored if kind == "restore" else kind not in ("init", "resume", "snapshot")
 
     @property
     def is_round(self) -> bool:
@@ -59,11 +59,14 @@ class Launch:
         self._count(-1)
 
     def _count(self, sign: int) -> None:
-        samples, is_round = self.samples, self.is_round
-        for lane, request in enumerate(self.requests):
+        if not self.samples:
+            for request in self.requests:
+                request.queued.launches += sign
+            return
+        rounds = sign * self.is_round
+        for request, ceiling in zip(self.requests, self.ceilings or repeat(0), strict=False):
             queued = request.queued
             queued.launches += sign
-            if samples:
-                queued.samplings += sign
-                queued.rounds += sign * is_round
-                queued.tokens += sign * (self.ceilings[lane] + 1 if self.ceilings else 1)
+            queued.samplings += sign
+            queued.rounds += rounds
+            queued.tokens += sign * (ceiling + 1)

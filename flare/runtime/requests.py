@@ -159,7 +159,7 @@ class Request:
     @property
     def left_tokens(self) -> int:
         """Output budget left."""
-        return self.policy.max_tokens - self.generated_tokens
+        return self.policy.max_tokens + self.prompt_tokens - len(self.tokens)
 
     @property
     def reserved_tokens(self) -> int:

@@ -1,7 +1,7 @@
 """What a caller receives: events while a request runs, one completion when it ends."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 FinishReason = Literal["stop", "length", "cancelled"]
@@ -101,8 +101,7 @@ class Completion:
     prompt_logprobs: tuple[Logprob | None, ...] | None = None
 
 
-@dataclass(frozen=True)
-class Event:
+class Event(NamedTuple):
     """What one settled graph added to a request.
 
     Attributes:
@@ -118,7 +117,7 @@ class Event:
     texts: tuple[str, ...] = ()
     logprobs: tuple[Logprob, ...] = ()
     finish_reason: FinishReason | None = None
-    completion: Completion | None = field(default=None, repr=False)
+    completion: Completion | None = None
 
 
 def summarise(rounds: Sequence[Round], reason: str | None) -> Speculation:

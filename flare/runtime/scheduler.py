@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Sequence
+from operator import attrgetter
 
 from flare.contract.manifest import Extent
 from flare.errors import CapacityError
@@ -205,7 +206,7 @@ class Scheduler:
 
     def _round(self) -> Launch | None:
         cohort = self._cohorts.ready(self._running)
-        for request in sorted(cohort, key=lambda request: request.order):
+        for request in sorted(cohort, key=attrgetter("order")):
             if request.state is not State.RUNNING or request.parking or not self._reserve(request):
                 cohort.remove(request)
         if not cohort:

@@ -47,8 +47,10 @@ def settle(launch: Launch, completion: Completion[HostArray], request: Request, 
     """
     record = read_record(completion, request)
     addition = Addition(request, record, [], [])
-    request.round_events += launch.graph.kind == "speculative"
-    request.ordinary_events += launch.graph.kind != "speculative"
+    if launch.graph.kind == "speculative":
+        request.round_events += 1
+    else:
+        request.ordinary_events += 1
     if record.fault:
         request.error = without_mass(request)
         return addition
@@ -58,11 +60,12 @@ def settle(launch: Launch, completion: Completion[HostArray], request: Request, 
     if request.host_stops:
         addition.record = record = decode_text(addition)
     addition.logprobs = read_logprobs(completion, request, len(record.tokens))
-    addition.sources = record.token_sources() if launch.is_round else ["prefill"]
+    is_round = launch.is_round
+    addition.sources = record.token_sources() if is_round else ["prefill"]
     request.tokens += record.tokens
     request.sources += addition.sources
     request.logprobs += addition.logprobs
-    if launch.is_round:
+    if is_round:
         request.rounds.append(Round(record.width, record.offered, record.accepted, len(record.tokens), record.sources))
     copies.extend(request, record.tokens)
     if record.crossed is not None:

@@ -41,7 +41,8 @@ class Presenter:
         """The text this token releases. Once a stop string completes, `stopped` is true and nothing may follow."""
         assert not self.stopped
         self._tokens += 1
-        return self._add(self._stream.push(token_id), last=False)
+        piece = self._stream.push(token_id)
+        return self._add(piece, last=False) if self._stops else self._release(piece)
 
     def finish(self) -> str:
         """Release what is held, when no token will follow; here too a stop string may complete."""

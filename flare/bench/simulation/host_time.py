@@ -1,7 +1,7 @@
 """The host's own time per round: the engine over a device that only does the arithmetic of a round."""
 
 from dataclasses import asdict, dataclass
-from statistics import median, quantiles
+from statistics import fmean, median, quantiles
 from time import perf_counter
 from typing import Any
 
@@ -23,7 +23,9 @@ class HostTime:
     """Microseconds of the host per round, the device's share taken out; nothing in a step waits.
 
     Attributes:
-        windows_us: medians of equal parts of the run, in order; finished: requests that had ended by then.
+        windows_us: medians of equal parts of the run, in order; windows_tokens: tokens a round emitted in them, which a
+            good part of the time is spent on.
+        finished: requests that had ended by then.
     """
 
     batch: int
@@ -31,6 +33,7 @@ class HostTime:
     median_us: float
     p99_us: float
     windows_us: tuple[float, ...]
+    windows_tokens: tuple[float, ...]
     finished: int
 
     def as_document(self) -> dict[str, Any]:
@@ -40,9 +43,11 @@ class HostTime:
     def as_text(self) -> str:
         """Two lines."""
         windows = ", ".join(f"{window:.0f}" for window in self.windows_us)
+        tokens = ", ".join(f"{window:.1f}" for window in self.windows_tokens)
         return (
             f"batch {self.batch}: host {self.median_us:.0f} µs per round (median of {self.rounds}), "
-            f"p99 {self.p99_us:.0f} µs\n  medians in order: {windows} µs; {self.finished} requests finished"
+            f"p99 {self.p99_us:.0f} µs\n  medians in order: {windows} µs; tokens a round: {tokens}; "
+            f"{self.finished} requests finished"
         )
 
 
@@ -88,6 +93,7 @@ def host_time(rounds: int, batch: int, seed: int) -> HostTime:
     device, engine = core.device, Engine(core, core.device.clock)
     assert isinstance(device, TimedDevice)
     seconds: list[float] = []
+    tokens: list[int] = []
     finished, handles = 0, []
     while len(seconds) < rounds:
         while len(handles) < batch:
@@ -98,18 +104,26 @@ def host_time(rounds: int, batch: int, seed: int) -> HostTime:
         begin_s = perf_counter()
         engine.step()
         elapsed_s = perf_counter() - begin_s - device.take()
-        for handle in handles:
-            handle.take_events()
+        emitted = sum(len(event.token_ids) for handle in handles for event in handle.take_events())
         ended = [handle for handle in handles if handle.finished]
         if (device.launches, device.rounds) == (before[0] + 1, before[1] + 1) and not ended:
             seconds.append(elapsed_s)
+            tokens.append(emitted)
         finished += len(ended)
         handles = [handle for handle in handles if not handle.finished]
     engine.close()
-    return _summary(batch, seconds, finished)
+    return _summary(batch, seconds, tokens, finished)
 
 
-def _summary(batch: int, seconds: list[float], finished: int) -> HostTime:
+def _summary(batch: int, seconds: list[float], tokens: list[int], finished: int) -> HostTime:
     part = len(seconds) // WINDOWS
-    windows = tuple(median(seconds[i * part : (i + 1) * part]) * 1e6 for i in range(WINDOWS))
-    return HostTime(batch, len(seconds), median(seconds) * 1e6, quantiles(seconds, n=100)[98] * 1e6, windows, finished)
+    parts = [slice(i * part, (i + 1) * part) for i in range(WINDOWS)]
+    return HostTime(
+        batch,
+        len(seconds),
+        median(seconds) * 1e6,
+        quantiles(seconds, n=100)[98] * 1e6,
+        tuple(median(seconds[each]) * 1e6 for each in parts),
+        tuple(fmean(tokens[each]) for each in parts),
+        finished,
+    )

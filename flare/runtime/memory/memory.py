@@ -54,6 +54,8 @@ class Memory:
 
     def extend(self, request: Request, tokens: int) -> bool:
         """Let a request consume `tokens` tokens in all, or as many as it ever will; False where the pages are held."""
+        if tokens <= len(request.pages) * PAGE_TOKENS:
+            return True
         missing = _pages_of(min(tokens, request.reserved_tokens)) - len(request.pages)
         if missing <= 0:
             return True

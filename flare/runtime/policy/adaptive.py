@@ -49,6 +49,7 @@ class Adaptive:
         self.exploration = exploration
         self._widths = widths_by_batch
         self._widest = max(max(widths) for widths in widths_by_batch.values())
+        self._capacities = [capacity_of(widths_by_batch, lanes) for lanes in range(max(widths_by_batch) + 1)]
         self._explained: deque[Explanation] = deque(maxlen=EXPLAINED_CHOICES)
 
     def choose(self, cohort: CohortView) -> Choice:
@@ -70,10 +71,10 @@ class Adaptive:
         emitted = [self._emitted(lane) for lane in cohort.lanes]
         options = self._options(cohort, batch, lanes, emitted)
         best = _best(options)
-        split = split_of(emitted, best, self._widths, self.costs.of_batch) if len(lanes) > 1 else None
+        split = split_of(emitted, best, self._seconds) if len(lanes) > 1 else None
         if split is not None:
             lanes = split.better if 0 in split.better else split.worse
-            batch = capacity_of(self._widths, len(lanes))
+            batch = self._capacities[len(lanes)]
             options = self._options(cohort, batch, lanes, [emitted[lane] for lane in lanes])
             best = _best(options)
         probe = self.exploration.probe(best, [option for option in options if option is not best])
@@ -103,6 +104,10 @@ class Adaptive:
         """The last choices with the widths they compared."""
         return tuple(self._explained)
 
+    def _seconds(self, lanes: int) -> dict[int, float]:
+        """Seconds of every width of a round of so many lanes."""
+        return self.costs.of_batch(self._capacities[lanes])
+
     def _emitted(self, lane: LaneView) -> list[float]:
         """Expected emitted tokens of one lane by width, from 0 to the widest prepared one."""
         totals = self.survival.emitted(lane.request, lane.source, lane.usable)
@@ -112,11 +117,12 @@ class Adaptive:
         self, cohort: CohortView, batch: int, lanes: tuple[int, ...], emitted: list[list[float]]
     ) -> list[Option]:
         """Every width that offers more than the one before it, ascending, for lanes with their expected tokens."""
-        seconds, deepest = self.costs.of_batch(batch), max(cohort.lanes[lane].usable for lane in lanes)
-        totals = [sum(column) for column in zip(*emitted, strict=True)]
+        seconds = self.costs.of_batch(batch)
+        deepest = max([cohort.lanes[lane].usable for lane in lanes])
+        totals = list(map(sum, zip(*emitted, strict=True)))
         options: list[Option] = []
-        for width in self._widths[batch]:
-            options.append(Option(width, totals[width], seconds[width], self.costs.measured((batch, width))))
+        for width, cost in seconds.items():
+            options.append(Option(width, totals[width], cost, self.costs.measured((batch, width))))
             if width > deepest:
                 break
         return options

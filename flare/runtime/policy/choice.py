@@ -1,7 +1,6 @@
 """A policy's question and answer: the cohort it sees, the width it chooses, the outcome it learns from."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from flare.contract.frames import Source
@@ -12,8 +11,7 @@ Widths = Mapping[int, tuple[int, ...]]
 EXPLAINED_CHOICES = 64  # that a policy can still explain
 
 
-@dataclass(frozen=True, slots=True)
-class LaneView:
+class LaneView(NamedTuple):
     """One lane before its round.
 
     Attributes:
@@ -31,19 +29,18 @@ class LaneView:
     @property
     def usable(self) -> int:
         """Drafts that a wide enough round would offer."""
-        return max(0, min(self.drafts, self.ceiling))
+        least = self.drafts if self.drafts < self.ceiling else self.ceiling
+        return least if least > 0 else 0
 
 
-@dataclass(frozen=True, slots=True)
-class CohortView:
+class CohortView(NamedTuple):
     """The lanes of one round; `batch_capacity` may exceed their number, padded lanes emit nothing."""
 
     batch_capacity: int
     lanes: tuple[LaneView, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(NamedTuple):
     """The next round.
 
     Attributes:
@@ -67,8 +64,7 @@ class LaneOutcome(NamedTuple):
     accepted: int
 
 
-@dataclass(frozen=True, slots=True)
-class RoundOutcome:
+class RoundOutcome(NamedTuple):
     """One settled round; a failed or cancelled one is never reported.
 
     Attributes:
@@ -96,8 +92,7 @@ class Option(NamedTuple):
         return self.emitted / self.seconds
 
 
-@dataclass(frozen=True, slots=True)
-class Explanation:
+class Explanation(NamedTuple):
     """Why one choice was made.
 
     Attributes:
@@ -177,4 +172,6 @@ def capacity_of(widths_by_batch: Widths, lanes: int) -> int:
 def choice_of(cohort: CohortView, width: int, reason: str, lanes: tuple[int, ...] | None = None) -> Choice:
     """One width for the named lanes, else for all; each is bounded by it, by its drafts and by its own ceiling."""
     chosen = tuple(range(len(cohort.lanes))) if lanes is None else lanes
-    return Choice(width, chosen, tuple(min(width - 1, cohort.lanes[lane].usable) for lane in chosen), reason)
+    most = width - 1
+    ceilings = [usable if (usable := cohort.lanes[lane].usable) < most else most for lane in chosen]
+    return Choice(width, chosen, tuple(ceilings), reason)

@@ -104,12 +104,19 @@ class RoundCosts:
     def _priced(self, batch: int) -> dict[int, float]:
         widths, measured = self._widths[batch], self._measured[batch]
         known = {width: measured[width].mean for width in widths if width in measured}
-        slope, constant = self._line(batch)
-        if not known:
-            return {width: constant + slope * batch * width for width in widths}
-        seconds = [known[width] if width in known else _between(known, width, slope * batch) for width in widths]
+        priced = known if len(known) == len(widths) else self._interpolated(batch, known)
+        seconds = list(priced.values())
+        if seconds == sorted(seconds):
+            return priced
         weights = [min(self.measured((batch, width)), MEMORY_ROUNDS) or PRIOR_WEIGHT for width in widths]
         return dict(zip(widths, never_falling(seconds, weights), strict=True))
+
+    def _interpolated(self, batch: int, known: dict[int, float]) -> dict[int, float]:
+        """Seconds of every width, from those that were measured."""
+        widths, (slope, constant) = self._widths[batch], self._line(batch)
+        if not known:
+            return {width: constant + slope * batch * width for width in widths}
+        return {width: known[width] if width in known else _between(known, width, slope * batch) for width in widths}
 
     def _line(self, batch: int) -> tuple[float, float]:
         """Seconds per row and the constant part: from the nearest batch capacity whose widths were measured."""

@@ -6,6 +6,8 @@ of its source until it has counts of its own, and the population leans on the re
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import accumulate
+from operator import mul
 
 from flare.contract.frames import Source
 
@@ -41,12 +43,17 @@ class _Counts:
 
     def add(self, offered: int, accepted: int) -> None:
         """Every offered depth fades, also those an early rejection left unjudged: old success there is old as well."""
-        for _ in range(len(self.judged), offered):
-            self.judged.append(0.0)
-            self.accepted.append(0.0)
+        keep, judged, counts = self.keep, self.judged, self.accepted
+        for _ in range(len(judged), offered):
+            judged.append(0.0)
+            counts.append(0.0)
         for depth in range(offered):
-            self.judged[depth] = self.judged[depth] * self.keep + (depth <= accepted)
-            self.accepted[depth] = self.accepted[depth] * self.keep + (depth < accepted)
+            if depth < accepted:
+                judged[depth] = judged[depth] * keep + 1.0
+                counts[depth] = counts[depth] * keep + 1.0
+            else:
+                judged[depth] = judged[depth] * keep + (depth == accepted)
+                counts[depth] *= keep
 
     def means(self, expected: float, weight: float, depths: int) -> list[float]:
         """Per depth the posterior mean of a Beta prior with mean `expected`, worth `weight` attempts."""
@@ -106,16 +113,10 @@ class Survival:
             estimate = mean * relative
             if depth < known:
                 estimate = (estimate * REQUEST_LEAN + own.accepted[depth]) / (REQUEST_LEAN + own.judged[depth])
-            relative = min(1.0, estimate / mean)
+            relative = estimate / mean if estimate < mean else 1.0
             estimates.append(estimate)
         return estimates
 
     def emitted(self, request: int, source: Source, drafts: int) -> list[float]:
         """Expected emitted tokens with 0..drafts drafts: 1 + a₁ + a₁a₂ + …"""
-        reached, total = 1.0, 1.0
-        totals = [total]
-        for estimate in self.acceptance(request, source, drafts):
-            reached *= estimate
-            total += reached
-            totals.append(total)
-        return totals
+        return list(accumulate(accumulate([1.0, *self.acceptance(request, source, drafts)], mul)))
