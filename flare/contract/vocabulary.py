@@ -13,6 +13,7 @@ from tokenizers import Tokenizer
 from tokenizers.decoders import DecodeStream
 
 from flare.contract.chat import compiled, reads
+from flare.contract.token_lengths import TokenLengths, token_lengths
 from flare.errors import RequestError
 
 Message = Mapping[str, Any]
@@ -111,7 +112,17 @@ class Vocabulary:
             text.encode()
         except UnicodeEncodeError as error:
             raise RequestError("The prompt is not Unicode: it holds half of a surrogate pair.") from error
-        return self.tokenizer.encode(text, add_special_tokens=False).ids
+        # a batch, because other threads run on meanwhile: `encode` holds the interpreter's lock
+        return self.tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids
+
+    def least_tokens(self, text: str) -> int:
+        """Tokens that the text has at the very least, told from its length alone; 0 where nothing is certain."""
+        return 0 if self.token_lengths is None else self.token_lengths.least_tokens(text)
+
+    @cached_property
+    def token_lengths(self) -> TokenLengths | None:
+        """How much text one token can hold; None where no bound is certain."""
+        return token_lengths(self.tokenizer_json)
 
     @cached_property
     def shows_tools(self) -> bool:

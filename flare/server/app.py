@@ -1,6 +1,7 @@
 """The HTTP application of one server: its routes, who may use them, and how refusals look."""
 
 import hmac
+from difflib import get_close_matches
 from typing import Annotated, Any
 
 from fastapi import Depends, FastAPI, Request
@@ -16,7 +17,7 @@ from flare.server.routes import chat, completions, tokens
 from flare.server.routes.describing import body_schemas
 from flare.server.routes.models import health_router, models_router
 from flare.server.server import Server
-from flare.server.wire.errors import ApiError
+from flare.server.wire.errors import STATUSES, ApiError, Code, shortened
 
 TITLE = "Flare"
 OPEN = (health_router,)  # for anyone
@@ -52,9 +53,8 @@ def _guard(server: Server) -> Any:
             return
         if shown is None or not hmac.compare_digest(shown.credentials.encode(), server.api_key.encode()):
             raise ApiError(
-                401,
+                Code.INVALID_API_KEY,
                 "Show the server's key: Authorization: Bearer KEY.",
-                code="invalid_api_key",
                 headers={"WWW-Authenticate": "Bearer"},
             )
 
@@ -67,14 +67,19 @@ async def _refuse(_request: Request, error: ApiError) -> JSONResponse:
 
 async def _refuse_path(request: Request, error: HTTPException) -> JSONResponse:
     """A path that is not there, or not with this method."""
-    path = request.url.path[:80]
-    message = f"{request.method} {path}: {error.detail}."
-    return ApiError(error.status_code, message, code="unknown_path", headers=dict(error.headers or {})).response()
+    asked, headers = f"{request.method} {shortened(request.url.path)[1:-1]}", error.headers or {}
+    if error.status_code == STATUSES[Code.WRONG_METHOD]:
+        return ApiError(
+            Code.WRONG_METHOD, f"{asked} is not offered: use {headers.get('Allow', 'another method')}.", headers=headers
+        ).response()
+    near = get_close_matches(request.url.path[:80], request.app.openapi()["paths"], 1)
+    closing = f"did you mean {near[0]}?" if near else "GET /openapi.json tells which there are."
+    return ApiError(Code.UNKNOWN_PATH, f"There is no {asked} here; {closing}", headers=headers).response()
 
 
 async def _confess(_request: Request, error: Exception) -> JSONResponse:
     """A bug: the traceback goes to the log, the client learns its kind."""
-    return ApiError(500, f"The server failed: {type(error).__name__}.", code="internal_error").response()
+    return ApiError(Code.INTERNAL, f"The server failed: {type(error).__name__}.").response()
 
 
 def _described(app: FastAPI) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from flare.server.engine_thread import Answers, Ask, EngineThread
 from flare.server.observer import Observer, Observers
 from flare.server.parsing.answer_format import AnswerFormat
 from flare.server.replies.spelling import Spelling
-from flare.server.wire.errors import ApiError, busy, unavailable
+from flare.server.wire.errors import ApiError, Code, busy, unavailable
 
 Phase = Literal["loading", "ready", "draining", "failed"]
 
@@ -86,19 +86,26 @@ class Server:
             if not self.in_flight:
                 self.drained()
 
+    @property
+    def room(self) -> int:
+        """Completions that may run or wait at once."""
+        return self.settings.concurrency + self.settings.queue_limit
+
+    def check_choices(self, prompts: int, n: int) -> None:
+        """Raise ApiError 400 for more completions than could ever be queued."""
+        if prompts * n > self.room:
+            asked = f"{prompts * n} completions at once ({prompts} prompt(s), n={n})"
+            message = f"This asks for {asked}, at most {self.room} are taken: split it."
+            raise ApiError(Code.TOO_MANY_COMPLETIONS, message, "prompt" if prompts > self.room else "n")
+
     def submit(self, ask: Ask) -> Answers:
         """Queue a request in the engine.
 
         Raises:
-            ApiError: 503 outside the ready phase, 429 where the queue is full, 400 for what could never fit in it.
+            ApiError: 503 outside the ready phase, 429 where the queue is full.
         """
         if self.engine is None or self.phase != "ready":
             raise unavailable(self.phase)
-        room = self.settings.concurrency + self.settings.queue_limit
-        if ask.choices > room:
-            raise ApiError(
-                400, f"This asks for {ask.choices} completions at once, at most {room} are taken.", param="n"
-            )
-        if self.engine.open_choices + ask.choices > room:
+        if self.engine.open_choices + ask.choices > self.room:
             raise busy(self.engine.open_choices)
         return self.engine.submit(ask)

@@ -138,7 +138,7 @@ class Service(Generic[CoreType]):
         """The engine's thread."""
         with self._reporting(), self._load() as core, Engine(core) as engine:
             thread = EngineThread(engine, self._loop, self.server.observer)
-            self._post(partial(self._opened, core, thread))
+            self._post(partial(self._opened, core, _served(self._config, core), thread))
             with self._reporting():  # before the engine is closed, which may take its time
                 thread.run()
 
@@ -155,8 +155,8 @@ class Service(Generic[CoreType]):
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(call)
 
-    def _opened(self, core: CoreType, thread: EngineThread) -> None:
-        self.server.opened(_served(self._config, core), thread)
+    def _opened(self, core: CoreType, model: ServedModel, thread: EngineThread) -> None:
+        self.server.opened(model, thread)
         if self._announce is not None:
             self._announce(self.url, core)
 
@@ -184,6 +184,7 @@ class _Uvicorn(uvicorn.Server):
 def _served(config: Config, core: Core) -> ServedModel:
     """What is said about a core's model."""
     manifest = core.device.manifest
+    _ = core.vocabulary.token_lengths  # takes a while the first time: not at the expense of a request
     return ServedModel(
         name=config.model_name(),
         config=config,

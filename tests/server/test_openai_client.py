@@ -153,30 +153,40 @@ def test_usage_can_come_with_every_chunk(served):
         ),
         ({"temperature": "hot"}, openai.BadRequestError, "temperature", "it must be a number"),
         ({"n": True}, openai.BadRequestError, "n", "n=true is not allowed: it must be a whole number"),
-        ({"stop": [1]}, openai.BadRequestError, "stop", "it must be a string"),
-        ({"top_logprobs": 3}, openai.BadRequestError, None, "top_logprobs needs logprobs=true"),
+        ({"stop": [1]}, openai.BadRequestError, "stop[0]", "it must be a string"),
+        ({"top_logprobs": 3}, openai.BadRequestError, "top_logprobs", "top_logprobs needs logprobs=true"),
         ({"top_logprobs": 21, "logprobs": True}, openai.BadRequestError, "top_logprobs", "at most 20"),
-        ({"stream_options": {"include_usage": True}}, openai.BadRequestError, None, "stream_options needs stream=true"),
-        ({"messages": []}, openai.BadRequestError, "messages", "at least 1 entries long"),
+        (
+            {"stream_options": {"include_usage": True}},
+            openai.BadRequestError,
+            "stream_options",
+            "stream_options needs stream=true",
+        ),
+        ({"messages": []}, openai.BadRequestError, "messages", "it must be a list that is not empty"),
         (
             {"messages": [{"role": "robot", "content": ""}]},
             openai.BadRequestError,
             "messages[0].role",
             "must be 'system'",
         ),
-        ({"messages": [{"role": "user"}]}, openai.BadRequestError, None, "needs a text under 'content'"),
-        ({"max_tokens": 1000}, openai.BadRequestError, "messages", "context ends at 512 tokens"),
-        ({"logit_bias": {"7": 101}}, openai.BadRequestError, "logit_bias", "at most 100"),
-        ({"logit_bias": {"300": 1}}, openai.BadRequestError, "logit_bias", "ids from 0 to 299"),
+        ({"messages": [{"role": "user"}]}, openai.BadRequestError, "messages[0].content", "needs content"),
+        ({"max_tokens": 1000}, openai.BadRequestError, "max_tokens", "max_tokens may be at most 504, not 1000"),
+        ({"logit_bias": {"7": 101}}, openai.BadRequestError, 'logit_bias["7"]', "at most 100"),
+        ({"logit_bias": {"300": 1}}, openai.BadRequestError, "logit_bias", "ids go from 0 to 299"),
         (
             {"extra_body": {"min_tokens": 9}, "max_tokens": 8},
             openai.BadRequestError,
             "min_tokens",
-            "at most max_tokens (8)",
+            "at most 8, like max_tokens",
         ),
         ({"extra_body": {"best_of": 2}}, openai.BadRequestError, "best_of", "best_of is not supported."),
         ({"extra_body": {"min_pp": 0.1}}, openai.BadRequestError, "min_pp", "Did you mean min_p?"),
-        ({"extra_body": {"regex": "a", "grammar": "b"}}, openai.BadRequestError, None, "regex and grammar exclude"),
+        (
+            {"extra_body": {"regex": "a", "grammar": "b"}},
+            openai.BadRequestError,
+            "grammar",
+            "regex and grammar exclude",
+        ),
         ({"extra_body": {"regex": "("}}, openai.BadRequestError, "regex", "regex cannot be followed"),
         (
             {"extra_body": {"constrain_after": "x"}},
@@ -184,8 +194,8 @@ def test_usage_can_come_with_every_chunk(served):
             "constrain_after",
             "needs what begins after",
         ),
-        ({"tool_choice": "auto"}, openai.BadRequestError, None, "tool_choice needs tools"),
-        ({"response_format": {"type": "xml"}}, openai.BadRequestError, "response_format", "type"),
+        ({"tool_choice": "auto"}, openai.BadRequestError, "tool_choice", "tool_choice needs tools"),
+        ({"response_format": {"type": "xml"}}, openai.BadRequestError, "response_format.type", "'json_object'"),
     ],
 )
 def test_a_mistake_is_one_sentence_that_names_the_field(client, change, kind, param, said):
@@ -213,7 +223,7 @@ def test_tokens_of_texts_and_chats_and_back(served):
     }
     assert served.post("/tokenize", {"messages": MESSAGES}).json()["tokens"] == list(HELLO.encode())
     assert served.post("/detokenize", {"tokens": [97, 195, 169]}).json() == {"prompt": "aé"}
-    assert served.post("/detokenize", {"tokens": [9999]}).json()["error"]["param"] == "tokens"
+    assert served.post("/detokenize", {"tokens": [9999]}).json()["error"]["param"] == "tokens[0]"
 
 
 def test_version_health_and_unknown_paths(served):
@@ -238,10 +248,11 @@ def test_raw_bytes_that_are_no_request(served):
     def post(content, kind="application/json"):
         return httpx.post(served.url + "/v1/completions", content=content, headers={"content-type": kind}, timeout=10)
 
-    for broken in (b"", b"{", b"[1]", b'"x"', b"\xff", b'{"prompt": NaN}', b'{"prompt": "\\ud800"}', b"[" * 100_000):
+    for broken in (b"", b"{", b"[1]", b'"x"', b"\xff", b'{"prompt": NaN}', b'{"prompt": "\\ud800"}'):
         answer = post(broken)
         assert answer.status_code == 400 and answer.json()["error"]["code"] == "invalid_json", broken[:20]
-    assert post(b'{"prompt": ' + b"[" * 90 + b"]" * 90 + b"}").json()["error"]["code"] in ("too_deep", "invalid_json")
+    for deep in (b'{"prompt": ' + b"[" * 90 + b"]" * 90 + b"}", b"[" * 100_000):
+        assert post(deep).json()["error"]["code"] == "too_deep"
     assert post(b"{}", "text/plain").status_code == 415
     huge = b'{"prompt": "' + b"x" * (9 << 20) + b'"}'
     assert post(huge).status_code == 413

@@ -10,7 +10,7 @@ from flare.server.metrics import PolicyReading, Reading, Tally
 from flare.server.metrics.reading import Reader
 from flare.server.page.timeline import KEPT_SECONDS, Timeline
 from flare.server.server import Server
-from flare.server.wire.errors import ApiError, refusals
+from flare.server.wire.errors import ApiError, Code, refusals, shortened
 
 MOST_DIGITS = 15
 SINCE = {
@@ -52,7 +52,8 @@ def live_router(server: Server, tally: Tally, timeline: Timeline) -> APIRouter:
 def _since(given: str) -> int:
     """Raise ApiError unless it is an index."""
     if not (given.isascii() and given.isdecimal() and len(given) <= MOST_DIGITS):
-        raise ApiError(400, f"since={given[:40]!r} is no second: give a whole number from 0.", "since", "invalid_value")
+        message = f"since={shortened(given, 40)} is no second: give a whole number from 0."
+        raise ApiError(Code.INVALID_VALUE, message, "since")
     return int(given)
 
 

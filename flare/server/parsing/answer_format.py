@@ -58,10 +58,12 @@ class ChatAsk:
 
     Attributes:
         messages: as templates read them; content is text or None.
+        context_tokens: what the context holds; a prompt that is certain to fill it is not encoded.
         constraint: the sampling field by which the request itself says what its text must follow; empty without one.
     """
 
     messages: tuple[dict[str, Any], ...]
+    context_tokens: int
     tools: tuple[ToolSpec, ...] = ()
     tool_choice: Literal["none", "auto", "required"] | Named = "auto"
     parallel_tool_calls: bool = True

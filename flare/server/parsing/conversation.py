@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flare.server.parsing.answer_format import ToolSpec
-from flare.server.wire.errors import ApiError
+from flare.server.wire.errors import ApiError, Code
 
 Message = dict[str, Any]
 
@@ -81,5 +81,5 @@ def _arguments(text: str, where: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         arguments = None
     if not isinstance(arguments, dict):
-        raise ApiError(400, f"{where} is not the text of a JSON object.", where, "invalid_value")
+        raise ApiError(Code.INVALID_VALUE, f"{where} is not the text of a JSON object.", where)
     return arguments

@@ -11,8 +11,9 @@ from flare.server.parsing.answer_format import AnswerParser, ChatAsk, ChatPrompt
 from flare.server.parsing.conversation import Message, as_text, for_template
 from flare.server.parsing.formats import ToolFormat
 from flare.server.parsing.grammar import Shape, call_grammar
+from flare.server.parsing.length import check_length
 from flare.server.parsing.reader import THINK, THINK_END, Reader, Reading
-from flare.server.wire.errors import ApiError
+from flare.server.wire.errors import ApiError, Code
 
 SPOKEN_BY_TOOLS = ("tool_calls", "tool_call_id")
 
@@ -44,6 +45,7 @@ class ModelFormat:
             sampling["constrain_after"] = THINK_END
         if forced:
             sampling |= dict.fromkeys(FIELDS) | {"grammar": self._grammar(ask, tools)}
+        check_length(text, self.vocabulary, ask.context_tokens, "messages")
         ids = self.vocabulary.encode_rendered(text)
         return ChatPrompt(ids, self._parsers(tools, thinking), sampling)
 
@@ -77,24 +79,27 @@ class ModelFormat:
         """Raise ApiError for tools that cannot be called."""
         if self.calls is None:
             if tools:
-                raise ApiError(400, "tools is not supported: this model was not made to call any.", "tools")
+                raise ApiError(
+                    Code.UNSUPPORTED_FIELD, "tools is not supported: this model was not made to call any.", "tools"
+                )
             for index, message in enumerate(ask.messages):
                 if said := next((name for name in SPOKEN_BY_TOOLS if name in message), None):
                     where = f"messages[{index}].{said}"
-                    raise ApiError(400, f"{where} is not supported: this model was not made to call tools.", where)
+                    message = f"{where} is not supported: this model was not made to call tools."
+                    raise ApiError(Code.UNSUPPORTED_FIELD, message, where)
         names = [tool.name for tool in tools]
         if twice := next((name for name in names if names.count(name) > 1), None):
-            raise ApiError(400, f"Two tools are called {twice!r}: names must differ.", "tools", "invalid_value")
+            raise ApiError(Code.INVALID_VALUE, f"Two tools are called {twice!r}: names must differ.", "tools")
         choice = ask.tool_choice
         if isinstance(choice, Named) and choice.name not in names:
             near = get_close_matches(choice.name, names, 1, 0) or ["one that is listed"]
             message = f"tool_choice names {choice.name!r}, which is not among the tools; did you mean {near[0]!r}?"
-            raise ApiError(400, message, "tool_choice", "invalid_value")
+            raise ApiError(Code.INVALID_VALUE, message, "tool_choice")
         if ask.constraint and (choice == "required" or isinstance(choice, Named)):
             message = (
                 f"tool_choice forces a call, but {next(iter(ask.constraint))} says what the text must be: keep one."
             )
-            raise ApiError(400, message, "tool_choice", "invalid_value")
+            raise ApiError(Code.INVALID_VALUE, message, "tool_choice")
 
 
 @dataclass(frozen=True)

@@ -6,17 +6,26 @@ from fastapi import APIRouter, Request
 from fastapi.concurrency import run_in_threadpool
 from starlette.responses import Response
 
+from flare.errors import FlareError
 from flare.runtime.sampling import Sampling
 from flare.server.engine_thread import Ask
-from flare.server.parsing.answer_format import ChatAsk, Named, ToolSpec
+from flare.server.parsing.answer_format import ChatAsk, ChatPrompt, Named, ToolSpec
 from flare.server.replies.chat import ChatReply
 from flare.server.routes.answering import Answer
-from flare.server.routes.asking import asked_n, check_context, check_model, surroundings
+from flare.server.routes.asking import (
+    asked_n,
+    check_count,
+    check_model,
+    check_output,
+    check_prompt,
+    check_sampled_ids,
+    surroundings,
+)
 from flare.server.routes.describing import GENERATES, takes
 from flare.server.routes.exchange import Exchange
-from flare.server.server import Server
+from flare.server.server import ServedModel, Server
 from flare.server.wire.chat import ChatBody, ToolChoiceBody
-from flare.server.wire.errors import ApiError
+from flare.server.wire.errors import refused
 from flare.server.wire.reading import read
 
 
@@ -32,12 +41,12 @@ def router(server: Server) -> APIRouter:
             model = server.ready_model()
             exchange.body = body = await read(request, ChatBody, server.settings)
             check_model(body.model, model)
-            most = server.settings.max_messages
-            if len(body.messages) > most:
-                message = f"messages has {len(body.messages)} entries, at most {most} are taken."
-                raise ApiError(400, message, "messages", "too_many_messages")
-            prompt = await run_in_threadpool(model.answer_format.prompt, chat_ask(body))
-            check_context([prompt.token_ids], body.max_completion_tokens or body.max_tokens, model, "messages")
+            check_count(body.messages, server.settings)
+            check_sampled_ids(body, model)
+            server.check_choices(1, asked_n(body, model))
+            prompt = await run_in_threadpool(_prompt, body, model)
+            check_prompt(prompt.token_ids, model, "messages")
+            check_output([prompt.token_ids], body, model, "messages")
             wishes: dict[str, Any] = body.sampling() | {"n": asked_n(body, model)} | prompt.sampling
             ask = Ask((prompt.token_ids,), Sampling(**wishes))
             around = surroundings("chatcmpl", body, ask.prompts, server)
@@ -47,11 +56,19 @@ def router(server: Server) -> APIRouter:
     return routes
 
 
-def chat_ask(body: ChatBody) -> ChatAsk:
+def _prompt(body: ChatBody, model: ServedModel) -> ChatPrompt:
+    try:
+        return model.answer_format.prompt(chat_ask(body, model.extent.context))
+    except FlareError as error:
+        raise refused(error, "messages") from error
+
+
+def chat_ask(body: ChatBody, context_tokens: int) -> ChatAsk:
     """What the model's format needs to know of a chat."""
     choice = body.tool_choice or "auto"
     return ChatAsk(
         messages=tuple(message.plain() for message in body.messages),
+        context_tokens=context_tokens,
         tools=tuple(
             ToolSpec(
                 tool.function.name,

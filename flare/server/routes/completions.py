@@ -8,14 +8,24 @@ from starlette.responses import Response
 
 from flare.runtime.sampling import Sampling
 from flare.server.engine_thread import Ask
+from flare.server.parsing.length import check_length
 from flare.server.replies.completions import CompletionReply
 from flare.server.routes.answering import Answer
-from flare.server.routes.asking import asked_n, check_context, check_ids, check_model, encoded, surroundings
+from flare.server.routes.asking import (
+    asked_n,
+    check_ids,
+    check_model,
+    check_output,
+    check_prompt,
+    check_sampled_ids,
+    encoded,
+    surroundings,
+)
 from flare.server.routes.describing import GENERATES, takes
 from flare.server.routes.exchange import Exchange
 from flare.server.server import ServedModel, Server
 from flare.server.wire.completions import CompletionBody
-from flare.server.wire.errors import ApiError
+from flare.server.wire.errors import ApiError, Code
 from flare.server.wire.reading import read
 
 
@@ -31,9 +41,11 @@ def router(server: Server) -> APIRouter:
             model = server.ready_model()
             exchange.body = body = await read(request, CompletionBody, server.settings)
             check_model(body.model, model)
+            check_sampled_ids(body, model)
+            server.check_choices(len(body.prompts()), asked_n(body, model))
             prompts = await run_in_threadpool(_prompts, body, model)
             ids = [tokens for _, tokens in prompts]
-            check_context(ids, body.max_tokens, model, "prompt")
+            check_output(ids, body, model, "prompt")
             ask = Ask(tuple(ids), Sampling(**_sampling(body, model)))
             reply = CompletionReply(body, surroundings("cmpl", body, ids, server), prompts, model.spelling)
         return Answer(exchange, ask, reply, bool(body.stream))
@@ -43,12 +55,21 @@ def router(server: Server) -> APIRouter:
 
 def _prompts(body: CompletionBody, model: ServedModel) -> list[tuple[str, list[int]]]:
     """Text and ids of each prompt."""
+    given = body.prompts()
+    single = isinstance(body.prompt, str) or given == [body.prompt]
+    names = ["prompt"] if single else [f"prompt[{index}]" for index in range(len(given))]
+    for name, prompt in zip(names, given, strict=True):  # before any of them costs time
+        if isinstance(prompt, str):
+            check_length(prompt, model.vocabulary, model.extent.context, name)
+        else:
+            check_prompt(prompt, model, name)
+            check_ids(prompt, model, name)
     prompts: list[tuple[str, list[int]]] = []
-    for prompt in body.prompts():
+    for name, prompt in zip(names, given, strict=True):
         if isinstance(prompt, str):
             prompts.append((prompt, encoded(prompt, model.vocabulary)))
+            check_prompt(prompts[-1][1], model, name)
         else:
-            check_ids(prompt, model, "prompt")
             prompts.append((model.vocabulary.decode(prompt), prompt))
     return prompts
 
@@ -61,6 +82,6 @@ def _sampling(body: CompletionBody, model: ServedModel) -> dict[str, Any]:
     if body.echo:
         if not model.scored:
             message = "echo with logprobs needs a server that can score prompts: preparation.prompt_logprobs=true."
-            raise ApiError(400, message, "echo", "unsupported_value")
+            raise ApiError(Code.UNSUPPORTED_VALUE, message, "echo")
         fields["prompt_logprobs"] = body.logprobs
     return fields

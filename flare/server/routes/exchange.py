@@ -10,7 +10,7 @@ from time import perf_counter
 from flare.errors import CapacityError, FlareError
 from flare.server.engine_thread import AnswerLostError
 from flare.server.server import Server
-from flare.server.wire.errors import CLIENT_LEFT, ApiError, refused
+from flare.server.wire.errors import ApiError, Code, refused
 from flare.server.wire.fields import GeneratingBody
 
 log = logging.getLogger("flare.server")
@@ -79,12 +79,12 @@ class Exchange:
         if isinstance(error, ApiError):
             return error
         if isinstance(error, ClientLeftError):
-            return ApiError(CLIENT_LEFT, "The client left.")
+            return ApiError(Code.CLIENT_LEFT, "The client left.")
         if isinstance(error, TimeoutError):
             limit_s = self.server.settings.request_timeout_s
-            return ApiError(408, f"The answer took longer than {limit_s:g} s and was ended.", code="timeout")
+            return ApiError(Code.TIMEOUT, f"The answer took longer than {limit_s:g} s and was ended.")
         if isinstance(error, AnswerLostError):
-            return ApiError(500, str(error), code="answer_lost")
+            return ApiError(Code.ANSWER_LOST, str(error))
         assert isinstance(error, FlareError)
         told = refused(error)
-        return ApiError(400, told.message, "max_tokens") if isinstance(error, CapacityError) else told
+        return ApiError(Code.OUT_OF_MEMORY, told.message, "max_tokens") if isinstance(error, CapacityError) else told

@@ -5,7 +5,8 @@ from fastapi.concurrency import run_in_threadpool
 from pydantic import BaseModel
 
 from flare.errors import FlareError
-from flare.server.routes.asking import check_ids, check_model, encoded
+from flare.server.parsing.length import check_length
+from flare.server.routes.asking import check_count, check_ids, check_model, encoded
 from flare.server.routes.describing import takes
 from flare.server.server import ServedModel, Server
 from flare.server.wire.errors import refusals, refused
@@ -40,10 +41,11 @@ def router(server: Server) -> APIRouter:
         model = server.ready_model()
         body = await read(request, TokenizeBody, server.settings)
         check_model(body.model, model)
+        check_count(body.messages or (), server.settings)
         try:
             tokens = await run_in_threadpool(_tokens, body, model)
         except FlareError as error:
-            raise refused(error) from error
+            raise refused(error, "messages" if body.prompt is None else "prompt") from error
         texts = [model.spelling.text(token) for token in tokens] if body.return_token_strs else None
         return TokensBody(count=len(tokens), max_model_len=model.extent.context, tokens=tokens, token_strs=texts)
 
@@ -60,7 +62,11 @@ def router(server: Server) -> APIRouter:
 
 
 def _tokens(body: TokenizeBody, model: ServedModel) -> list[int]:
+    vocabulary, context = model.vocabulary, model.extent.context
     if body.prompt is not None:
-        return encoded(body.prompt, model.vocabulary, with_start=body.add_special_tokens is not False)
+        check_length(body.prompt, vocabulary, context, "prompt")
+        return encoded(body.prompt, vocabulary, with_start=body.add_special_tokens is not False)
     messages = [message.plain() for message in body.messages or ()]
-    return model.vocabulary.chat(messages, add_generation_prompt=body.add_generation_prompt is not False)
+    text = vocabulary.render(messages, add_generation_prompt=body.add_generation_prompt is not False)
+    check_length(text, vocabulary, context, "messages")
+    return vocabulary.encode_rendered(text)

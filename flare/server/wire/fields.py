@@ -5,12 +5,16 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from flare.contract.policies import BIAS_ENTRIES, STOP_IDS
+from flare.server.wire.mistakes import conflict
 
 SEED_END = 2**63 - 1
 STOPS = 16
+MARK_CHARACTERS = 1024
+SMALLEST, LARGEST = 2.0**-149, 2.0**100  # the device keeps reals in float32 and multiplies some of them
 
-TokenId = Annotated[int, Field(ge=0, le=2**31 - 1)]
-Stop = Annotated[str, Field(min_length=1, max_length=1024)]
+# Which ids there are depends on the model, so the routes check them.
+TokenId = Annotated[int, Field(json_schema_extra={"minimum": 0, "maximum": 2**31 - 1})]
+Stop = Annotated[str, Field(min_length=1, max_length=MARK_CHARACTERS)]
 MetricsLevel = Literal["none", "summary", "detailed"]
 
 
@@ -18,6 +22,16 @@ class Strict(BaseModel):
     """A JSON object with these keys and no others, of these types and no others."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def one_unknown_key(cls, given: Any) -> Any:
+        """An object of a million unknown keys is refused for the first of them, not for each."""
+        if not isinstance(given, dict) or len(given) <= len(cls.model_fields):
+            return given
+        known = {field.alias or name for name, field in cls.model_fields.items()}
+        unknown = next(name for name in given if name not in known)
+        return {name: given[name] for name in (*(known & given.keys()), unknown)}
 
 
 class StreamOptions(Strict):
@@ -68,18 +82,18 @@ class GeneratingBody(Strict):
         None, ge=1, le=128, description="completions per prompt; a seed counts up from one to the next"
     )
     max_tokens: int | None = Field(None, ge=1, description="most generated tokens")
-    min_tokens: int | None = Field(None, ge=0, description="tokens before which no completion ends")
-    temperature: float | None = Field(None, ge=0, description="0 takes the likeliest token")
-    top_p: float | None = Field(None, gt=0, le=1, description="keep the likeliest tokens up to this probability")
+    min_tokens: int | None = Field(None, ge=0, le=SEED_END, description="tokens before which no completion ends")
+    temperature: float | None = Field(None, ge=0, le=LARGEST, description="0 takes the likeliest token")
+    top_p: float | None = Field(None, ge=SMALLEST, le=1, description="keep the likeliest tokens up to this probability")
     top_k: int | None = Field(None, ge=-1, le=SEED_END, description="keep the k likeliest tokens; 0 and -1 keep all")
     min_p: float | None = Field(
         None, ge=0, le=1, description="keep tokens at least this share as likely as the likeliest"
     )
     seed: int | None = Field(None, ge=0, le=SEED_END, description="names the random draws")
-    stop: Stop | Annotated[list[Stop], Field(max_length=STOPS)] | None = Field(
+    stop: Stop | Annotated[list[Stop], Field(max_length=STOPS, fail_fast=True)] | None = Field(
         None, description=f"up to {STOPS} strings that end a completion, themselves not shown"
     )
-    stop_token_ids: Annotated[list[TokenId], Field(max_length=STOP_IDS)] | None = Field(
+    stop_token_ids: Annotated[list[TokenId], Field(max_length=STOP_IDS, fail_fast=True)] | None = Field(
         None, description="token ids that end a completion"
     )
     ignore_eos: bool | None = Field(None, description="go on after the model's own end token")
@@ -87,7 +101,9 @@ class GeneratingBody(Strict):
         None, ge=-2, le=2, description="subtracted once from the logits of generated tokens"
     )
     frequency_penalty: float | None = Field(None, ge=-2, le=2, description="subtracted per occurrence")
-    repetition_penalty: float | None = Field(None, gt=0, description="divides the logits of seen tokens; 1 is off")
+    repetition_penalty: float | None = Field(
+        None, ge=SMALLEST, le=LARGEST, description="divides the logits of seen tokens; 1 is off"
+    )
     logit_bias: (
         Annotated[
             dict[Annotated[str, Field(pattern=r"^[0-9]{1,10}$")], Annotated[float, Field(ge=-100, le=100)]],
@@ -100,12 +116,18 @@ class GeneratingBody(Strict):
     grammar: str | None = Field(None, min_length=1, description="extension: a Lark grammar for the text")
     json_schema: dict[str, Any] | None = Field(None, description="extension: a JSON schema for the text")
     constrain_after: str | None = Field(
-        None, min_length=1, description="extension: marker after which the constraint begins"
+        None,
+        min_length=1,
+        max_length=MARK_CHARACTERS,
+        description="extension: marker after which the constraint begins",
     )
     speculation: bool | None = Field(None, description="extension: false offers no drafts of any source")
     max_draft_tokens: int | None = Field(None, ge=0, le=SEED_END, description="extension: most drafts in one round")
     cache_salt: str | None = Field(
-        None, min_length=1, description="extension: only requests with the same salt share cached prefixes and history"
+        None,
+        min_length=1,
+        max_length=MARK_CHARACTERS,
+        description="extension: only requests with the same salt share cached prefixes and history",
     )
     return_token_ids: bool | None = Field(None, description="extension: token ids of prompt and completion")
     return_provenance: bool | None = Field(None, description="extension: text and draft source of every token")
@@ -118,7 +140,7 @@ class GeneratingBody(Strict):
     def stream_options_belong_to_streams(self) -> Self:
         """Without a stream there is nothing to add to."""
         if self.stream_options is not None and not self.stream:
-            raise ValueError("stream_options needs stream=true.")
+            raise conflict("stream_options", "stream_options needs stream=true.")
         return self
 
     @model_validator(mode="after")
@@ -128,8 +150,24 @@ class GeneratingBody(Strict):
         if self.response_format is not None and self.response_format.type != "text":
             given.insert(0, "response_format")
         if len(given) > 1:
-            raise ValueError(f"{' and '.join(given)} exclude each other: keep one.")
+            raise conflict(given[1], f"{' and '.join(given)} exclude each other: keep one.")
         return self
+
+    @model_validator(mode="after")
+    def least_within_most(self) -> Self:
+        """A completion cannot be kept from ending beyond its end."""
+        most = self.most_tokens
+        if None not in (self.min_tokens, most) and self.min_tokens > most:  # pyright: ignore[reportOperatorIssue]
+            raise conflict(
+                "min_tokens",
+                f"min_tokens={self.min_tokens} is not allowed: it must be at most {most}, like max_tokens.",
+            )
+        return self
+
+    @property
+    def most_tokens(self) -> int | None:
+        """Most generated tokens, by whichever name they were given."""
+        return self.max_tokens
 
     @property
     def constrained(self) -> bool:

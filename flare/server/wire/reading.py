@@ -2,43 +2,22 @@
 
 import asyncio
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails, from_json
+from pydantic_core import from_json
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
 
-from flare.config.sentences import did_you_mean
 from flare.config.serving import Serving
-from flare.server.wire.errors import CLIENT_LEFT, ApiError
+from flare.server.wire.errors import ApiError, Code, shortened
+from flare.server.wire.mistakes import mistake
 
 Body = TypeVar("Body", bound=BaseModel)
-SHOWN_CHARACTERS = 80  # most of a refused value that a sentence quotes
-
-_ALLOWED = {
-    "greater_than_equal": "at least {ge}",
-    "greater_than": "greater than {gt}",
-    "less_than_equal": "at most {le}",
-    "less_than": "less than {lt}",
-    "int_type": "a whole number",
-    "int_from_float": "a whole number",
-    "float_type": "a number",
-    "finite_number": "a finite number",
-    "bool_type": "true or false",
-    "string_type": "a string",
-    "string_too_short": "a string of at least {min_length} character(s)",
-    "string_too_long": "a string of at most {max_length} characters",
-    "string_pattern_mismatch": "of the form {pattern}",
-    "string_unicode": "Unicode text",
-    "list_type": "a list",
-    "dict_type": "an object",
-    "model_type": "an object",
-    "model_attributes_type": "an object",
-    "too_long": "no longer than {max_length} entries",
-    "too_short": "at least {min_length} entries long",
-    "literal_error": "{expected}",
-    "none_required": "null",
-}
+QUICK_BYTES = 65_536  # bodies up to here are read within a millisecond or so
+_INF_NAN = "NaN and Infinity are no numbers in JSON"
+_HALF_PAIR = "a \\uD800 to \\uDFFF escape needs its other half behind it"
 
 
 async def read(request: Request, model: type[Body], settings: Serving) -> Body:
@@ -47,18 +26,27 @@ async def read(request: Request, model: type[Body], settings: Serving) -> Body:
     Raises:
         ApiError: 408, 413, 415, 499 or 400.
     """
-    document = parsed(await _received(request, settings), settings.max_json_depth)
+    body = await _received(request, settings)
+    if len(body) <= QUICK_BYTES:
+        return _validated(body, model, settings)
+    return await run_in_threadpool(_validated, body, model, settings)  # streams go on meanwhile
+
+
+def _validated(body: bytes, model: type[Body], settings: Serving) -> Body:
+    document = parsed(body, settings.max_json_depth)
     try:
         return model.model_validate(document)
     except ValidationError as error:
-        raise mistake(error, model) from error
+        raise mistake(error, document, model) from error
 
 
 async def _received(request: Request, settings: Serving) -> bytes:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
-        raise ApiError(415, f"The body must be application/json, not {kind or 'without a content type'}.")
-    too_large = ApiError(413, f"The body is larger than {settings.max_body_bytes} bytes.", code="body_too_large")
+        said = f"not {shortened(kind)}" if kind else "but no content type was sent"
+        raise ApiError(Code.WRONG_MEDIA_TYPE, f"The body must be application/json, {said}.")
+    message = f"The body is larger than {settings.max_body_bytes} bytes, which is serving.max_body_bytes: send less."
+    too_large = ApiError(Code.BODY_TOO_LARGE, message)
     if int(request.headers.get("content-length", 0)) > settings.max_body_bytes:
         raise too_large
     body = bytearray()
@@ -69,9 +57,10 @@ async def _received(request: Request, settings: Serving) -> bytes:
                 if len(body) > settings.max_body_bytes:
                     raise too_large
     except ClientDisconnect:
-        raise ApiError(CLIENT_LEFT, "The client left before its body was in.") from None
+        raise ApiError(Code.CLIENT_LEFT, "The client left before its body was in.") from None
     except TimeoutError:
-        raise ApiError(408, "The body did not arrive in time.", code="timeout") from None
+        message = f"The body did not arrive within {settings.request_timeout_s:g} s."
+        raise ApiError(Code.TIMEOUT, message) from None
     return bytes(body)
 
 
@@ -84,72 +73,37 @@ def parsed(body: bytes, most_depth: int) -> dict[str, Any]:
     try:
         document = from_json(body, allow_inf_nan=False, cache_strings="keys")
     except ValueError as error:
-        raise ApiError(400, f"The body is not JSON: {error}.", code="invalid_json") from error
+        raise _unparsed(body, str(error), most_depth) from error
     if not isinstance(document, dict):
-        raise ApiError(400, "The body must be a JSON object.", code="invalid_json")
+        raise ApiError(Code.INVALID_JSON, f"The body must be a JSON object, not {shortened(document)}.")
     level, depth = [document], 0
     while level:
         depth += 1
         if depth > most_depth:
-            raise ApiError(400, f"The body is nested deeper than {most_depth} levels.", code="too_deep")
-        level = [inner for outer in level for inner in _inside(outer) if isinstance(inner, dict | list)]
+            raise _too_deep(most_depth)
+        level = [inner for outer in level for inner in _containers(outer)]
     return document
 
 
-def _inside(outer: dict[str, Any] | list[Any]) -> Iterable[Any]:
-    return outer.values() if isinstance(outer, dict) else outer
+def _unparsed(body: bytes, reason: str, most_depth: int) -> ApiError:
+    """Why text is not JSON, in the client's terms where the parser's are none."""
+    if reason.startswith("recursion limit"):
+        return _too_deep(most_depth)
+    if "hex escape" in reason or "surrogate" in reason:
+        reason = f"{reason}; {_HALF_PAIR}"
+    elif reason.startswith("expected value"):
+        with suppress(ValueError):
+            from_json(body)  # takes NaN and Infinity
+            reason = f"{_INF_NAN}: {reason}"
+    return ApiError(Code.INVALID_JSON, f"The body is not JSON: {reason}.")
 
 
-def mistake(error: ValidationError, model: type[BaseModel]) -> ApiError:
-    """The first mistake of a body: the field, what it is, and what is allowed there."""
-    details = error.errors(include_url=False)
-    name = _path(details[0])
-    same = [detail for detail in details if _path(detail) == name]
-    kinds = {detail["type"] for detail in same}
-    if "extra_forbidden" in kinds:
-        top = len(details[0]["loc"]) == 1
-        return ApiError(
-            400,
-            f"{name} is not supported.{did_you_mean(name, list(model.model_fields)) if top else ''}",
-            name,
-            "unsupported_field",
-        )
-    if "missing" in kinds:
-        return ApiError(400, f"{name} is missing.", name, "missing_field")
-    if "value_error" in kinds:
-        reason = str(same[0].get("ctx", {}).get("error", same[0]["msg"]))
-        return ApiError(400, reason, name or None, "invalid_value")
-    allowed = " or ".join(dict.fromkeys(_allowed(detail) for detail in same))
-    return ApiError(
-        400, f"{name}={_shown(same[0]['input'])} is not allowed: it must be {allowed}.", name, "invalid_value"
-    )
+def _too_deep(most_depth: int) -> ApiError:
+    return ApiError(Code.TOO_DEEP, f"The body is nested deeper than {most_depth} levels: flatten it.")
 
 
-def _allowed(detail: ErrorDetails) -> str:
-    phrase = _ALLOWED.get(detail["type"])
-    context = {
-        name: f"{value:g}" if isinstance(value, float) else value for name, value in detail.get("ctx", {}).items()
-    }
-    return phrase.format(**context) if phrase else detail["msg"].removeprefix("Input should be ")
-
-
-def _path(detail: ErrorDetails) -> str:
-    """A field as a client would write it: `messages[0].content`; what pydantic adds for unions is left out."""
-    path = ""
-    for part in detail["loc"]:
-        if isinstance(part, int):
-            path += f"[{part}]"
-        elif part == "[key]" or not part.isidentifier() or part[0].isupper() or part in _UNION_MEMBERS:
-            continue
-        else:
-            path += f".{part}" if path else part
-    return path
-
-
-# How pydantic names the members of a union of plain types in a location.
-_UNION_MEMBERS = frozenset({"str", "int", "float", "bool", "none", "list", "dict"})
-
-
-def _shown(value: Any) -> str:
-    text = "null" if value is None else repr(value).lower() if isinstance(value, bool) else repr(value)
-    return text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "…"
+def _containers(outer: dict[str, Any] | list[Any]) -> Iterable[Any]:
+    """What may nest further; a list of a million numbers is told from its types alone."""
+    inside = outer.values() if isinstance(outer, dict) else outer
+    kinds = set(map(type, inside))
+    return () if kinds.isdisjoint((dict, list)) else (each for each in inside if isinstance(each, dict | list))

@@ -45,7 +45,7 @@ def test_markers_that_are_control_tokens_are_read_like_those_that_are_text():
 
 def test_a_format_knows_which_of_its_markers_are_control_tokens():
     format = format_of("glm", control=MARKERS)
-    parser = format.prompt(ChatAsk(({"role": "user", "content": "Hi"},), TOOLS)).parser()
+    parser = format.prompt(ChatAsk(({"role": "user", "content": "Hi"},), 10**6, TOOLS)).parser()
     ids = WORDS.encode("<think>Hm.</think>So.<tool_call>now\n</tool_call>")
     parts = [part for text, id in generated(ids) for part in parser.push([text], [id])]
     assert said(parts + parser.finish()) == Said("So.", "Hm.", (("now", "{}"),))

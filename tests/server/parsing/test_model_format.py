@@ -35,7 +35,7 @@ HISTORY: list[dict[str, Any]] = [
 
 
 def asked(format: AnswerFormat, *messages: dict[str, Any], **more: Any) -> ChatPrompt:
-    return format.prompt(ChatAsk(messages=messages or (HELLO,), **more))
+    return format.prompt(ChatAsk(messages or (HELLO,), 10**6, **more))
 
 
 def written(prompt: ChatPrompt) -> str:
