@@ -89,7 +89,8 @@ class Target:
         self.mixer.bind(storage, ops)
         for layer in self.layers:
             layer.bind(storage, ops)
-        self.rotary = ops.rotary_table(geometry.context, geometry.rotary_dim, geometry.rope_theta, self.table.dtype)
+        dim, base = geometry.rotary_dim, geometry.rope_theta
+        self.rotary = storage.keep(ops.rotary_table(geometry.context, dim, base, self.table.dtype))
 
     def embed(self, tokens: Tensor) -> Tensor:
         return self.ops.embed(self.table, tokens)

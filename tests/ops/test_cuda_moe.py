@@ -1,7 +1,10 @@
 """CUDA routing and experts: few rows and many, both formats, rows apart, and the packed decoder word by word."""
 
+import linecache
 from functools import lru_cache
 from math import ldexp
+from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -35,10 +38,9 @@ def on_cpu(weights: Experts) -> Experts:
     """Float64 copies of all matrices."""
 
     def widened(matrix: DenseMatrices | Nvfp4) -> DenseMatrices:
-        values = (
-            dequantise_nvfp4(Nvfp4(*(x.cpu() for x in vars(matrix).values()))) if isinstance(matrix, Nvfp4) else None
-        )
-        return DenseMatrices((matrix.weight.cpu() if values is None else values).double())
+        if isinstance(matrix, DenseMatrices):
+            return DenseMatrices(matrix.weight.cpu().double())
+        return DenseMatrices(dequantise_nvfp4(Nvfp4(*(x.cpu() for x in vars(matrix).values()))).double())
 
     return Experts(*(widened(matrix) for matrix in (weights.gate, weights.up, weights.down)))
 
@@ -92,6 +94,92 @@ def test_a_row_has_the_same_bits_alone_among_few_and_among_many(packed: bool) ->
     for rows in (slice(0, 1), slice(3, 12), slice(7, 23)):
         part = cuda.experts(x[rows], Routing(routing.experts[rows], routing.weights[rows]), weights)
         assert torch.equal(part, together[rows])
+
+
+@pytest.fixture
+def few_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernels of few rows, which serve bfloat16, in the type that the interpreter multiplies rightly."""
+    monkeypatch.setattr(cuda, "_FEW_DTYPES", (torch.float32, torch.bfloat16))
+
+
+def crowded(rows: int, experts: int, choices: int) -> Routing:
+    """Distinct choices in no order, one expert that all rows choose at different places."""
+    draws = torch.Generator().manual_seed(rows)
+    ids = torch.stack([torch.randperm(experts - 1, generator=draws)[:choices] for _ in range(rows)])
+    ids[torch.arange(rows), torch.arange(rows) % choices] = experts - 1
+    return Routing(ids.to(DEVICE), torch.rand(rows, choices, generator=draws).to(DEVICE))
+
+
+@pytest.mark.usefixtures("few_in_float32")
+@pytest.mark.parametrize(("hidden", "ffn", "several"), [(32, 16, (1, 8, 9, 17, 32)), (256, 48, (3,)), (144, 128, (2,))])
+def test_few_rows_equal_float64_however_many_share_an_expert(hidden: int, ffn: int, several: tuple[int, ...]) -> None:
+    weights = stored(matrices(EXPERTS, hidden, ffn), packed=True)
+    for rows in several:
+        x, routing = draw(rows, hidden, seed=rows), crowded(rows, EXPERTS, 3)
+        assert error(cuda.experts(x, routing, weights), expected(x, routing, weights)) < 1e-6, rows
+
+
+@pytest.mark.usefixtures("few_in_float32")
+def test_a_row_among_few_has_the_bits_it_has_alone() -> None:
+    weights, x, routing = stored(matrices(EXPERTS, 32, 16), packed=True), draw(18, 32), crowded(18, EXPERTS, 3)
+    together = cuda.experts(x, routing, weights)
+    for rows in (slice(0, 1), slice(16, 18), slice(3, 12)):
+        part = cuda.experts(x[rows], Routing(routing.experts[rows], routing.weights[rows]), weights)
+        assert torch.equal(part, together[rows])
+
+
+@pytest.mark.usefixtures("few_in_float32")
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+def test_a_poisoned_row_among_few_reaches_no_row_that_shares_its_expert() -> None:
+    weights, x, routing = stored(matrices(EXPERTS, 32, 16), packed=True), draw(11, 32), crowded(11, EXPERTS, 3)
+    clean = cuda.experts(x, routing, weights)
+    x[2] = torch.nan
+    made, others = cuda.experts(x, routing, weights), torch.arange(11, device=DEVICE) != 2
+    assert made[2].isnan().all()
+    assert torch.equal(made[others], clean[others])
+
+
+@pytest.mark.usefixtures("few_in_float32")
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+def test_few_rows_read_no_expert_that_none_chose() -> None:
+    weights, x = stored(matrices(EXPERTS, 32, 16), packed=True), draw(9, 32)
+    routing = Routing(torch.tensor([[4, 0]], device=DEVICE).repeat(9, 1), torch.full((9, 2), 0.5, device=DEVICE))
+    clean = cuda.experts(x, routing, weights)
+    for matrix in (weights.gate, weights.up, weights.down):
+        assert isinstance(matrix, Nvfp4)
+        matrix.scale_2[[1, 2, 3, 5]] = torch.nan
+        matrix.scale[[1, 2, 3, 5]] = torch.nan
+    assert torch.equal(cuda.experts(x, routing, weights), clean)
+
+
+def mutant_of_seats(monkeypatch: pytest.MonkeyPatch, old: str, new: str) -> None:
+    """`cuda_few` with one expression replaced, compiled anew."""
+    path = Path(cuda.cuda_few.__file__)
+    source = path.read_text()
+    assert old in source
+    mutant = ModuleType("mutant")
+    mutant.__file__ = str(path)
+    linecache_name = f"<mutant {new}>"
+    linecache.cache[linecache_name] = (len(source), None, source.replace(old, new).splitlines(True), linecache_name)
+    exec(compile(source.replace(old, new), linecache_name, "exec"), vars(mutant))
+    monkeypatch.setattr(cuda, "cuda_few", mutant)
+
+
+@pytest.mark.usefixtures("few_in_float32")
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("while first < count", "while first < SEATS"),
+        ("(0, 2, 1, 3)", "(0, 1, 2, 3)"),
+        ("(2, 1, 0)), (rows, 8, 1)", "(2, 0, 1)), (rows, 8, 1)"),
+        ("place + 1, 0), 1)", "place, 0), 1)"),
+        ("first + tl.arange(0, SEATS)", "first + 1 + tl.arange(0, SEATS)"),
+    ],
+)
+def test_a_mutant_of_the_few_differs(old: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    weights, x, routing = stored(matrices(EXPERTS, 144, 16), packed=True), draw(9, 144), crowded(9, EXPERTS, 3)
+    mutant_of_seats(monkeypatch, old, new)
+    assert not error(cuda.experts(x, routing, weights), expected(x, routing, weights)) < 1e-2
 
 
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
@@ -223,6 +311,6 @@ def test_real_geometry_equals_float64(rows: int) -> None:
     part = Routing(routing.experts.cpu()[checked], routing.weights.cpu()[checked].double())
     # Inputs and weights are exact; what is left is the last rounding, at most 2^−9.
     assert error(made.cpu()[checked], cpu.experts(x.cpu()[checked].double(), part, wide)) < 2**-8
-    if rows <= 40:
+    if rows <= cuda._FEW_ROWS:
         alone = cuda.experts(x[:1], Routing(routing.experts[:1], routing.weights[:1]), weights)
         assert torch.equal(alone, made[:1])

@@ -48,7 +48,8 @@ def quantise_nvfp4(weight: Tensor) -> Nvfp4:
     scale = (peaks / _LARGEST_E2M1 / scale_2[..., None, None]).clamp(max=_LARGEST_E4M3).to(torch.float8_e4m3fn)
     steps = (scale.float() * scale_2[..., None, None]).unsqueeze(-1)
     units = blocks / steps.where(steps > 0, 1)
-    codes = torch.bucketize(units.abs(), _BOUNDARIES).to(torch.uint8) + 8 * units.signbit().to(torch.uint8)
+    sizes = torch.bucketize(units.abs(), _BOUNDARIES.to(units.device)).to(torch.uint8)
+    codes = sizes + 8 * units.signbit().to(torch.uint8)
     pairs = codes.where(steps > 0, 0).flatten(-2).unflatten(-1, (-1, 2))
     return Nvfp4(pairs[..., 0] | pairs[..., 1] << 4, scale, scale_2)
 
@@ -56,6 +57,6 @@ def quantise_nvfp4(weight: Tensor) -> Nvfp4:
 def dequantise_nvfp4(stored: Nvfp4) -> Tensor:
     """Matrices [..., out, in] float32."""
     codes = torch.stack((stored.packed & 15, stored.packed >> 4), dim=-1).flatten(-2)
-    values = _VALUES[codes.long()].unflatten(-1, (-1, BLOCK))
+    values = _VALUES.to(codes.device)[codes.long()].unflatten(-1, (-1, BLOCK))
     scaled = values * stored.scale.float().unsqueeze(-1)
     return scaled.flatten(-2) * stored.scale_2[..., None, None]

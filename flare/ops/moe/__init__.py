@@ -9,7 +9,8 @@ outputs  route     softmax over all E, its k largest (the lower id first on a ti
          add_gated [R, H] = routed + σ(gate) · shared
 
 All in float32 (float64 for float64), one rounding at the end; stored NVFP4 weights are widened, activations are never
-quantised. Row r depends on row r of x alone, bit by bit in float32 whatever R is.
+quantised. Row r depends on row r of x alone, bit by bit in float32 whatever R is. On CUDA that holds in bfloat16 among
+1 to 32 rows, among 33 to 511 and among more, which are added in different orders.
 
 Source: the sparse mixture block of Qwen4-exp (transformers 5.24), `norm_topk_prob` true.
 """

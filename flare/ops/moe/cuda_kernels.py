@@ -1,10 +1,9 @@
 """Triton kernels of the experts: tiles of (row, choice) pairs that share an expert, weights widened in registers.
 
-A pair is `row · k + choice`. A tile reads its expert's matrix block once and multiplies all its pairs by it. Few rows:
-the program of the first pair that names an expert takes every row that chose it, others end at once. Many rows: pairs
-are sorted by expert and cut into tiles beforehand. A product of an E2M1 value and an E4M3 scale has six bits at most,
-so bfloat16 holds it exactly; the matrix's own scale multiplies the finished sum. What the second matrix reads is
-float32 and goes in two bfloat16 products, upper and lower halves. No atomics: a pair's result depends on its row alone.
+A pair is `row · k + choice`. A tile reads its expert's matrix block once and multiplies all its pairs by it; pairs are
+sorted by expert and cut into tiles beforehand. A product of an E2M1 value and an E4M3 scale has six bits at most, so
+bfloat16 holds it exactly; the matrix's own scale multiplies the finished sum. What the second matrix reads is float32
+and goes in two bfloat16 products, upper and lower halves. No atomics: a pair's result depends on its row alone.
 """
 
 # Triton's constants and launch options are not what a kernel's signature says.
@@ -17,23 +16,8 @@ from flare.ops.formats.cuda import SHRINK, scaled_pairs
 
 
 @triton.jit
-def first_pair_tile(ids_ptr, rows, CHOICES: tl.constexpr, PADDED: tl.constexpr, ROWS: tl.constexpr):
-    """The expert of this program's pair, all pairs [ROWS] that chose it, which are real, and whether it was first."""
-    pair = tl.program_id(1)
-    expert = tl.load(ids_ptr + pair)
-    row, choice = tl.arange(0, ROWS), tl.arange(0, PADDED)
-    place = row[:, None] * CHOICES + choice[None, :]
-    real = (row < rows)[:, None] & (choice < CHOICES)[None, :]
-    hit = tl.load(ids_ptr + place, mask=real, other=-1) == expert
-    earlier = tl.sum(tl.sum((hit & (place < pair)).to(tl.int32), 1), 0)
-    pairs = tl.sum(tl.where(hit, place, 0), 1)
-    chosen = tl.sum(hit.to(tl.int32), 1) > 0
-    return expert, pairs, chosen, earlier == 0
-
-
-@triton.jit
 def sorted_tile(order_ptr, tile_experts_ptr, tile_starts_ptr, tile_stops_ptr, experts, ROWS: tl.constexpr):
-    """The same of a tile of sorted pairs; a tile past the last names expert `experts`."""
+    """A tile's expert, its pairs [ROWS], which are real, and whether it has work: past the last it names `experts`."""
     tile = tl.program_id(1)
     expert = tl.load(tile_experts_ptr + tile)
     entry = tl.load(tile_starts_ptr + tile) + tl.arange(0, ROWS)
@@ -87,18 +71,15 @@ def added_block(total, x, rest, weight_ptr, scale_ptr, column, start, columns: t
 @triton.jit
 def gate_up(
     x_ptr, gate_ptr, gate_scale_ptr, gate_factor_ptr, up_ptr, up_scale_ptr, up_factor_ptr, gated_ptr,
-    ids_ptr, tile_experts_ptr, tile_starts_ptr, tile_stops_ptr, rows, experts,
+    order_ptr, tile_experts_ptr, tile_starts_ptr, tile_stops_ptr, pair_count, experts,
     HIDDEN: tl.constexpr, FFN: tl.constexpr,
-    SORTED: tl.constexpr, PACKED: tl.constexpr, CHOICES: tl.constexpr, PADDED: tl.constexpr,
+    PACKED: tl.constexpr, CHOICES: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """gated [halves, pairs, F] = silu(gate_e x) · (up_e x); ids are the choices [R, k], or the sorted pairs."""
-    if SORTED:
-        expert, pairs, chosen, works = sorted_tile(
-            ids_ptr, tile_experts_ptr, tile_starts_ptr, tile_stops_ptr, experts, ROWS
-        )
-    else:
-        expert, pairs, chosen, works = first_pair_tile(ids_ptr, rows, CHOICES, PADDED, ROWS)
+    """gated [halves, pairs, F] = silu(gate_e x) · (up_e x)."""
+    expert, pairs, chosen, works = sorted_tile(
+        order_ptr, tile_experts_ptr, tile_starts_ptr, tile_stops_ptr, experts, ROWS
+    )
     if works:
         kind = x_ptr.dtype.element_ty
         column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
@@ -125,29 +106,25 @@ def gate_up(
         tl.store(gated_ptr + place, upper, mask=mask)
         if kind != tl.float32:
             rest = (gated - upper.to(tl.float32)).to(kind)
-            tl.store(gated_ptr + rows * CHOICES * FFN + place, rest, mask=mask)
+            tl.store(gated_ptr + pair_count * FFN + place, rest, mask=mask)
 
 
 @triton.jit
 def down(
     gated_ptr, down_ptr, scale_ptr, factor_ptr, out_ptr,
-    ids_ptr, tile_experts_ptr, tile_starts_ptr, tile_stops_ptr, rows, experts,
+    order_ptr, tile_experts_ptr, tile_starts_ptr, tile_stops_ptr, pair_count, experts,
     HIDDEN: tl.constexpr, FFN: tl.constexpr,
-    SORTED: tl.constexpr, PACKED: tl.constexpr, CHOICES: tl.constexpr, PADDED: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, BLOCK: tl.constexpr,
+    PACKED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """out [pairs, H] float32 = down_e gated."""
-    if SORTED:
-        expert, pairs, chosen, works = sorted_tile(
-            ids_ptr, tile_experts_ptr, tile_starts_ptr, tile_stops_ptr, experts, ROWS
-        )
-    else:
-        expert, pairs, chosen, works = first_pair_tile(ids_ptr, rows, CHOICES, PADDED, ROWS)
+    expert, pairs, chosen, works = sorted_tile(
+        order_ptr, tile_experts_ptr, tile_starts_ptr, tile_stops_ptr, experts, ROWS
+    )
     if works:
         halves: tl.constexpr = gated_ptr.dtype.element_ty != tl.float32
         column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
         gated_row = gated_ptr + pairs.to(tl.int64)[:, None] * FFN
-        rest_row = gated_row + rows * CHOICES * FFN
+        rest_row = gated_row + pair_count * FFN
         stored, scales = expert * HIDDEN * FFN, expert * HIDDEN * (FFN // 16)
         if PACKED:
             stored = stored // 2
