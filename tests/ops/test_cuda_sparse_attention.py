@@ -156,6 +156,19 @@ def test_selections_of_any_length_and_with_gaps_attend_the_same_cut_or_whole(mon
             assert attended[3].eq(0).all() and attended[0, 1].eq(0).all()
 
 
+@pytest.mark.parametrize("uncut_from", [64, 0])
+def test_what_inactive_rows_select_is_not_looked_up(uncut_from: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_attend, "_UNCUT_FROM_ROWS", uncut_from)
+    made = placed(batch(torch.float32))
+    selection = torch.full((4, 8, 150), -1, dtype=torch.int32, device=DEVICE)
+    selection[:, :, 149] = 2
+    expected = cuda.sparse_attend(made.query, made.k_pages, made.v_pages, selection, made.interval, 0.25)
+    for lane, count in enumerate(made.interval.counts.tolist()):
+        selection[lane, count:] = 1 << 30
+    attended = cuda.sparse_attend(made.query, made.k_pages, made.v_pages, selection, made.interval, 0.25)
+    assert torch.equal(attended, expected) and attended[1, 3:].eq(0).all() and attended[0].ne(0).any()
+
+
 def test_pages_may_keep_heads_outermost_and_rows_stand_alone() -> None:
     made = placed(batch(torch.float32))
     made.stream.pages.nan_to_num_(0)

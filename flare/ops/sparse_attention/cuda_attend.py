@@ -8,6 +8,8 @@ through two bfloat16 products, their upper and lower halves, which keeps sixteen
 # Triton's constants and launch options are not what a kernel's signature says.
 # pyright: reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false, reportAssignmentType=false
 
+from typing import NamedTuple
+
 import torch
 import triton
 import triton.language as tl
@@ -15,9 +17,19 @@ from torch import Tensor
 
 from flare.ops.sparse_attention.contract import Interval
 
+
+class _Tile(NamedTuple):
+    """Positions a program reads at once, how many such reads overlap, and warps."""
+
+    positions: int
+    stages: int
+    warps: int
+
+
 _UNCUT_FROM_ROWS = 64
-_PIECE = 128
-_TILE = 64
+_PIECE = 64
+_OF_A_PIECE = _Tile(32, 1, 4)
+_OF_A_ROW = _Tile(64, 2, 4)
 
 
 def sparse_attend(
@@ -35,13 +47,14 @@ def sparse_attend(
     made = (rows, pieces, query_heads) if cut else (1,)
     sums = torch.empty((*made, head_dim), dtype=torch.float32, device=q.device)
     peaks, totals = (torch.empty(made, dtype=torch.float32, device=q.device) for _ in range(2))
-    padded = max(triton.next_power_of_2(head_dim), 16)
+    padded, tile = max(triton.next_power_of_2(head_dim), 16), _OF_A_PIECE if cut else _OF_A_ROW
     _attend[(pieces, key_heads, rows)](
         q, k_pages, v_pages, selection, interval.page_tables, interval.counts, y, sums, peaks, totals,
         width, selected, interval.page_tables.stride(0), k_pages.shape[1], *k_pages.stride()[:3],
         query_heads, query_heads // key_heads, head_dim, scale,
-        HEADS=max(triton.next_power_of_2(query_heads // key_heads), 16), PADDED=padded, TILE=_TILE,
-        PIECE=_PIECE if cut else triton.cdiv(selected, _TILE) * _TILE, CUT=cut, num_stages=2,
+        HEADS=max(triton.next_power_of_2(query_heads // key_heads), 16), PADDED=padded, TILE=tile.positions,
+        PIECE=_PIECE if cut else triton.cdiv(selected, tile.positions) * tile.positions, CUT=cut,
+        num_stages=tile.stages, num_warps=tile.warps,
     )  # fmt: skip
     if cut:
         _join[(query_heads, rows)](
@@ -58,13 +71,14 @@ def _attend(
     query_heads, group_heads, head_dim, scale,
     HEADS: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr, PIECE: tl.constexpr, CUT: tl.constexpr,
 ):  # fmt: skip
+    """Program (piece, key head, row); what an inactive row selects is read, so as not to wait, but not looked up."""
     row, key_head, piece = tl.program_id(2).to(tl.int64), tl.program_id(1), tl.program_id(0)
     lane = row // width
     active = row % width < tl.load(counts_ptr + lane)
     head, channel = tl.arange(0, HEADS), tl.arange(0, PADDED)
     in_head = channel < head_dim
     query_head = key_head * group_heads + head
-    query_mask = ((head < group_heads)[:, None] & in_head[None, :]) & active
+    query_mask = (head < group_heads)[:, None] & in_head[None, :]
     query_place = (row * query_heads + query_head)[:, None] * head_dim + channel[None, :]
     query = tl.load(q_ptr + query_place, mask=query_mask, other=0.0)
     peak = tl.full((HEADS,), float("-inf"), tl.float32)
@@ -73,8 +87,8 @@ def _attend(
     kind = v_ptr.dtype.element_ty
     for start in range(0, PIECE, TILE):
         entry = piece * PIECE + start + tl.arange(0, TILE)
-        position = tl.load(selection_ptr + row * selected + entry, mask=(entry < selected) & active, other=-1)
-        seen = position >= 0
+        position = tl.load(selection_ptr + row * selected + entry, mask=entry < selected, other=-1)
+        seen = (position >= 0) & active
         page = tl.load(tables_ptr + lane * table_stride + position // page_tokens, mask=seen, other=0).to(tl.int64)
         token = page * page_stride + (position % page_tokens).to(tl.int64) * token_stride + key_head * head_stride
         place, mask = token[:, None] + channel[None, :], seen[:, None] & in_head[None, :]
@@ -97,12 +111,10 @@ def _attend(
         writes = head < group_heads
         tl.store(peaks_ptr + made, peak, mask=writes)
         tl.store(totals_ptr + made, total, mask=writes)
-        sums_mask = (writes & (total > 0))[:, None] & in_head[None, :]
-        tl.store(sums_ptr + made[:, None] * head_dim + channel[None, :], summed, mask=sums_mask)
+        tl.store(sums_ptr + made[:, None] * head_dim + channel[None, :], summed, mask=query_mask)
     else:
         y = summed / tl.where(total > 0, total, 1.0)[:, None]  # sums of a row that saw nothing are zero
-        y_mask = (head < group_heads)[:, None] & in_head[None, :]
-        tl.store(y_ptr + query_place, y.to(y_ptr.dtype.element_ty), mask=y_mask)
+        tl.store(y_ptr + query_place, y.to(y_ptr.dtype.element_ty), mask=query_mask)
 
 
 @triton.jit
@@ -122,10 +134,9 @@ def _join(
     made = (row * pieces + piece) * query_heads + head
     peaks = tl.load(peaks_ptr + made, mask=piece < pieces, other=float("-inf"))
     totals = tl.load(totals_ptr + made, mask=piece < pieces, other=0.0)
-    # A piece that saw nothing has written no sums.
     weights = tl.where(totals > 0, tl.exp(peaks - tl.max(tl.where(totals > 0, peaks, -3.0e38), 0)), 0.0)
     total = tl.sum(weights * totals, 0)
-    mask = (totals > 0)[:, None] & (channel < head_dim)[None, :]
+    mask = (piece < pieces)[:, None] & (channel < head_dim)[None, :]
     sums = tl.load(sums_ptr + made[:, None] * head_dim + channel[None, :], mask=mask, other=0.0)
     summed = tl.sum(sums * weights[:, None], 0)
     y = (summed / tl.where(total > 0, total, 1.0)).to(y_ptr.dtype.element_ty)
