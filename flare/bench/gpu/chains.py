@@ -32,13 +32,17 @@ def law_policies(lanes: int, vocab: int, device: str) -> dict[str, PolicyTable]:
     """One table for each way a row can take."""
     narrow = policy_table(lanes + 1, vocab, device, top_k=20, top_p=0.95)
     open_k = replace(narrow, top_k=torch.zeros_like(narrow.top_k))
+    open_p = replace(narrow, top_p=torch.ones_like(narrow.top_p))
+    softmax = replace(open_k, top_p=open_p.top_p)
     return {
         "top_k_20_top_p_095": narrow,
         "penalties": replace(narrow, plain=torch.zeros_like(narrow.plain)),
         "temperature_0": replace(narrow, temperature=torch.zeros_like(narrow.temperature)),
         "top_p_095": open_k,
-        "softmax": replace(open_k, top_p=torch.ones_like(narrow.top_p)),
+        "softmax": softmax,
         "top_k_500": replace(narrow, top_k=torch.full_like(narrow.top_k, 500)),
+        "top_k_500_without_top_p": replace(open_p, top_k=torch.full_like(narrow.top_k, 500)),
+        "min_p_005": replace(softmax, min_p=torch.full_like(narrow.min_p, 0.05)),
     }
 
 
@@ -47,11 +51,14 @@ def _times(visit: Visit, lanes: int, width: int, vocab: int) -> dict[str, Any]:
     rows, logits = law_rows(lanes, width, vocab, device), 3 * torch.randn(lanes, width, vocab, device=device)
     p, q = (torch.zeros(lanes, width, vocab + 1, device=device) for _ in range(2))
     policies = law_policies(lanes, vocab, device)
-    found: dict[str, Any] = {"law_us": {}}
+    found: dict[str, Any] = {"law_us": {}, "law_kernels": {}}
     for name, policy in policies.items():
-        found["law_us"][name] = median_us(
-            watch, lambda policy=policy: target_law(logits, rows, policy, out=p), replays=replays
-        )
+
+        def one_law(policy: PolicyTable = policy) -> None:
+            target_law(logits, rows, policy, out=p)
+
+        found["law_us"][name] = median_us(watch, one_law, replays=replays)
+        found["law_kernels"][name] = watch.kernels(watch.record(one_law))[:KERNELS_SHOWN]
     narrow = policies["top_k_20_top_p_095"]
     target_law(logits, rows, narrow, out=p)
     target_law(logits + torch.randn_like(logits), rows, narrow, out=q)

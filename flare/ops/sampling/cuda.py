@@ -46,7 +46,8 @@ def _one_row_chains(chain: ChainInputs, p: Tensor, q: Tensor) -> tuple[Tensor, T
     lanes, depth = q.shape[:2]
     ids = torch.empty(lanes, depth + 1, dtype=torch.int32, device=p.device)
     passing, emitted = (torch.zeros(lanes, dtype=torch.int32, device=p.device) for _ in range(2))
-    drafts, verify = chain.drafts.int().contiguous(), _kernel()
+    # A copy of its own: the kernel checks strides even where there are no drafts; `contiguous` leaves those be.
+    drafts, verify = torch.empty(lanes, depth, dtype=torch.int32, device=p.device).copy_(chain.drafts), _kernel()
     main = torch.cuda.current_stream(p.device)
     forked = main.record_event()
     for b, side in enumerate(_side_streams(p.device, lanes)):

@@ -1,196 +1,122 @@
 """Rows of the law that keep many tokens: top-k and top-p as thresholds found through a histogram.
 
-Four launches that return at once for finished rows: a histogram of logits by value (counts and masses, whose integer
-sums do not depend on their order), the exact thresholds in the bins where they fall, the weights, their division by
-the sum. Here adjusted logits are float32: order is kept, and logits that one float32 cannot tell apart are equal.
+Three launches over tiles that return at once for finished rows: a histogram of logits by value, which the last program
+of a row reads for the bins in which the thresholds fall; a list of the logits in these bins, in which the last program
+finds the thresholds; the weights over their sum. Rows without top-k and top-p need the sum alone.
 """
 
 # Launch options, constants and loops of kernels are Triton's own, which a type checker does not know.
 # pyright: reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false, reportAssignmentType=false
 
-from typing import NamedTuple
-
-import torch
 import triton
 import triton.language as tl
-from torch import Tensor
 
-from flare.ops.sampling.cuda_rows import INFINITY, Output, RowInputs, adjusted, ordered, place_of
+from flare.ops.sampling.cuda_masses import (
+    BINS,
+    DONE,
+    THRESHOLDS,
+    TOTAL,
+    UNIT,
+    Marks,
+    bin_of,
+    is_limited,
+    mass_of,
+    scaled_by,
+)
+from flare.ops.sampling.cuda_rows import Output, RowInputs, adjusted, ordered, place_of
+from flare.ops.sampling.cuda_thresholds import Edges, find_edges, new_edges, settle
 
-DONE, SOFTMAX, THRESHOLDS = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)  # what a row still needs
-
-_TILE = 4096
-_BINS = 2048
-_BINS_PER_NAT = tl.constexpr(51.0)  # over the 40 nats below the peak; the last bin takes the rest
-_UNIT = tl.constexpr(2.0**44)  # masses count in this fraction of the peak's; 2^18 such peaks fit into an int64
-
-
-class Marks(NamedTuple):
-    """One entry per row: what it needs, its largest logit, its histogram (cleared), thresholds, sums of its tiles."""
-
-    state: Tensor
-    peak: Tensor
-    counts: Tensor
-    masses: Tensor
-    floors: Tensor
-
-
-def new_marks(rows: int, device: torch.device) -> Marks:
-    """Uninitialised marks; the selection writes the first four."""
-    return Marks(
-        state=torch.empty(rows, dtype=torch.int32, device=device),
-        peak=torch.empty(rows, dtype=torch.float32, device=device),
-        counts=torch.empty(rows, _BINS, dtype=torch.int32, device=device),
-        masses=torch.empty(rows, _BINS, dtype=torch.int64, device=device),
-        floors=torch.empty(rows, dtype=torch.int64, device=device),
-    )
+_TILE, _WARPS = 1024, 8
+_PROGRAMS = 264  # of one launch, two per multiprocessor, shared by its rows; no result depends on who does which tile
+_CHUNK = 1024  # listed logits that stay in registers
 
 
 def finish_dense_rows(rows: RowInputs, out: Output, marks: Marks) -> None:
     """Write the law of every row that is not `DONE`."""
-    count, tiles = len(marks.state), triton.cdiv(rows.vocab + 1, _TILE)
-    sums = torch.empty(count, tiles, dtype=torch.float64, device=marks.state.device)
-    parts = (tiles, count)
-    _histogram[parts](rows, marks, TILE=_TILE, BINS=_BINS, num_warps=8)
-    _thresholds[(count,)](rows, out, marks, TILE=_TILE, BINS=_BINS, num_warps=16)
-    _weights[parts](rows, out, marks, sums, TILE=_TILE, num_warps=8)
-    _normalise[parts](rows, out, marks, sums, tiles, TILE=_TILE, TILES=triton.next_power_of_2(tiles), num_warps=8)
+    count = len(marks.state)
+    tiles, edges = triton.cdiv(rows.vocab + 1, _TILE), new_edges(count, marks.state.device)
+    grid = (min(tiles, triton.cdiv(_PROGRAMS, count)), count)
+    _histogram[grid](rows, marks, edges, TILE=_TILE, BINS=BINS, num_warps=_WARPS)
+    _list[grid](rows, out, marks, edges, TILE=_TILE, BINS=BINS, CHUNK=_CHUNK, num_warps=_WARPS)
+    _write[grid](rows, out, marks, TILE=_TILE, num_warps=_WARPS)
 
 
 @triton.jit
-def _histogram(rows, marks: Marks, TILE: tl.constexpr, BINS: tl.constexpr):
-    """Count and weigh one tile of a row by value."""
-    tile, row = tl.program_id(0), tl.program_id(1).to(tl.int64)
+def _histogram(rows, marks: Marks, edges: Edges, TILE: tl.constexpr, BINS: tl.constexpr):
+    """Weigh some tiles of a row by value, count them where top-k asks; the row's last program finds its edges."""
+    row = tl.program_id(1).to(tl.int64)
+    state = tl.load(marks.state + row)
+    if state == DONE:
+        return
+    b, w, _ = place_of(row, rows)
+    slot, peak, bound = tl.load(rows.slots + b), tl.load(marks.peak + row), tl.load(marks.bound + row)
+    temperature, min_p = tl.load(rows.temperature + slot), tl.load(rows.min_p + slot).to(tl.float64)
+    limited, apart = is_limited(slot, rows), row * 0
+    for start in range(tl.program_id(0) * TILE, rows.vocab, tl.num_programs(0) * TILE):
+        x = adjusted(start + tl.arange(0, TILE), b, w, rows).to(tl.float32)
+        scaled = scaled_by(x, peak, temperature)
+        mass, bins = mass_of(scaled), bin_of(scaled, BINS)
+        if state == TOTAL:
+            apart += tl.sum(tl.where(tl.exp(scaled) >= min_p, mass, 0), 0)
+        else:
+            binned = scaled >= bound
+            apart += tl.sum(tl.where(binned, 0, mass), 0)
+            tl.atomic_add(marks.masses + row * BINS + bins, mass, binned & (mass > 0), sem="relaxed")
+            if limited:
+                tl.atomic_add(marks.counts + row * BINS + bins, 1, binned & (bins < BINS - 1), sem="relaxed")
+    tl.atomic_add(marks.total + row, apart, sem="relaxed")
+    if state == TOTAL:
+        return
+    if _arrivals(row, marks) == tl.num_programs(0):
+        find_edges(row, slot, rows, marks, edges, BINS)
+
+
+@triton.jit
+def _list(rows, out: Output, marks: Marks, edges: Edges, TILE: tl.constexpr, BINS: tl.constexpr, CHUNK: tl.constexpr):
+    """List the logits of some tiles near an edge in the row's own output; its last program settles the row's floor."""
+    row = tl.program_id(1).to(tl.int64)
     if tl.load(marks.state + row) != THRESHOLDS:
         return
     b, w, _ = place_of(row, rows)
-    ids = tile * TILE + tl.arange(0, TILE)
-    scaled = _scaled(adjusted(ids, b, w, rows).to(tl.float32), row, b, rows, marks)
-    place, mass = row * BINS + _bin(scaled, BINS), _mass(scaled)
-    tl.atomic_add(marks.counts + place, 1, ids < rows.vocab, sem="relaxed")
-    tl.atomic_add(marks.masses + place, mass, mass > 0, sem="relaxed")
-
-
-@triton.jit
-def _thresholds(rows, out: Output, marks: Marks, TILE: tl.constexpr, BINS: tl.constexpr):
-    """Order of the smallest logit that top-k, then top-p keep; members of a bin are listed in the row's own output."""
-    row = tl.program_id(0).to(tl.int64)
-    if tl.load(marks.state + row) == DONE:
-        return
-    b, w, _ = place_of(row, rows)
-    slot, listed = tl.load(rows.slots + b), out.law + b * out.lane + w * out.row
-    bins = tl.arange(0, BINS)
-    floor = ordered(tl.full((), -INFINITY, tl.float32))
-    if tl.load(marks.state + row) == THRESHOLDS:
-        masses = tl.load(marks.masses + row * BINS + bins)
-        top_k, top_p = tl.load(rows.top_k + slot), tl.load(rows.top_p + slot).to(tl.float64)
-        if (top_k > 0) & (top_k < rows.vocab):
-            counts = tl.load(marks.counts + row * BINS + bins).to(tl.int64)
-            crossing, needed = _crossing(counts, bins, top_k)
-            n = _list_bin(listed, crossing, floor, row, b, w, rows, marks, TILE, BINS)
-            floor = _floor(listed, n, needed, floor, row, b, rows, marks, False, TILE)
-            # What is left of the crossing bin, and nothing below it, enters top-p's total.
-            left = _measure(listed, n, floor, row, b, rows, marks, True, TILE)
-            masses = tl.where(bins < crossing, masses, tl.where(bins == crossing, left, 0))
-            tl.debug_barrier()
-        if top_p < 1:
-            total = tl.sum(masses, 0).to(tl.float64)
-            crossing, needed = _crossing(masses, bins, tl.maximum((top_p * total).to(tl.int64), 1))
-            n = _list_bin(listed, crossing, floor, row, b, w, rows, marks, TILE, BINS)
-            floor = _floor(listed, n, needed, floor, row, b, rows, marks, True, TILE)
-    tl.store(marks.floors + row, floor)
-
-
-@triton.jit
-def _weights(rows, out: Output, marks: Marks, sums, TILE: tl.constexpr):
-    """Weights of one tile of a row, relative to the peak's, and their sum."""
-    tile, row = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    if tl.load(marks.state + row) == DONE:
-        return
-    b, w, _ = place_of(row, rows)
-    ids = tile * TILE + tl.arange(0, TILE)
-    x = adjusted(ids, b, w, rows).to(tl.float32)
-    weight = tl.exp(_scaled(x, row, b, rows, marks))
-    min_p = tl.load(rows.min_p + tl.load(rows.slots + b)).to(tl.float64)
-    weight = tl.where((ordered(x) >= tl.load(marks.floors + row)) & (weight >= min_p), weight, 0.0)
-    tl.store(out.law + b * out.lane + w * out.row + ids, weight.to(tl.float32), ids <= rows.vocab)
-    tl.store(sums + row * tl.num_programs(0) + tile, tl.sum(weight, 0))
-
-
-@triton.jit
-def _normalise(rows, out: Output, marks: Marks, sums, tiles, TILE: tl.constexpr, TILES: tl.constexpr):
-    """Divide one tile of a row by the sum of all its tiles."""
-    tile, row = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    if tl.load(marks.state + row) == DONE:
-        return
-    b, w, _ = place_of(row, rows)
-    part = tl.arange(0, TILES)
-    total = tl.sum(tl.load(sums + row * tiles + part, part < tiles, 0.0), 0)
-    ids = tile * TILE + tl.arange(0, TILE)
-    law = out.law + b * out.lane + w * out.row + ids
-    tl.store(law, (tl.load(law, ids < rows.vocab, 0.0).to(tl.float64) / total).to(tl.float32), ids < rows.vocab)
-
-
-@triton.jit
-def _scaled(x, row, b, rows, marks: Marks):
-    """Nats below the peak after the temperature, float64, none above 0."""
-    temperature = tl.load(rows.temperature + tl.load(rows.slots + b)).to(tl.float64)
-    return (x.to(tl.float64) - tl.load(marks.peak + row).to(tl.float64)) / temperature
-
-
-@triton.jit
-def _bin(scaled, BINS: tl.constexpr):
-    return tl.minimum(scaled * -_BINS_PER_NAT, BINS - 1.0).to(tl.int32)
-
-
-@triton.jit
-def _mass(scaled):
-    return (tl.exp(scaled) * _UNIT).to(tl.int64)
-
-
-@triton.jit
-def _crossing(measures, bins, needed):
-    """The bin in which the sum from the top reaches what is needed, and how much of it is needed there."""
-    crossing = tl.sum((tl.cumsum(measures, 0) < needed).to(tl.int32), 0)
-    return crossing, needed - tl.sum(tl.where(bins < crossing, measures, 0), 0)
-
-
-@triton.jit
-def _list_bin(listed, chosen, floor, row, b, w, rows, marks: Marks, TILE: tl.constexpr, BINS: tl.constexpr):
-    """List the logits of one bin that reach the floor; return how many they are."""
-    n = row * 0
-    for start in range(0, rows.vocab, TILE):
+    peak, temperature = tl.load(marks.peak + row), tl.load(rows.temperature + tl.load(rows.slots + b))
+    first, last, cut = tl.load(edges.first + row), tl.load(edges.last + row), tl.load(edges.cut + row)
+    listed = out.law + b * out.lane + w * out.row
+    for start in range(tl.program_id(0) * TILE, rows.vocab, tl.num_programs(0) * TILE):
         ids = start + tl.arange(0, TILE)
         x = adjusted(ids, b, w, rows).to(tl.float32)
-        in_bin = _bin(_scaled(x, row, b, rows, marks), BINS) == chosen
-        member = in_bin & (ids < rows.vocab) & (ordered(x) >= floor)
-        tl.store(listed + n + tl.cumsum(member.to(tl.int32), 0) - 1, x, member)
-        n += tl.sum(member.to(tl.int32), 0)
+        bins, order = bin_of(scaled_by(x, peak, temperature), BINS), ordered(x)
+        member = (ids < rows.vocab) & (((bins >= first) & (bins <= last)) | (bins == cut))
+        count = tl.sum(member.to(tl.int32), 0)
+        if count > 0:
+            place = tl.atomic_add(marks.listed + row, count, sem="relaxed") + tl.cumsum(member.to(tl.int32), 0) - 1
+            tl.store(listed + place, x, member)
+            tl.atomic_min(marks.lowest + row, tl.min(tl.where(member, order, 0x7FFFFFFF), 0), sem="relaxed")
+            tl.atomic_max(marks.highest + row, tl.max(tl.where(member, order, -0x7FFFFFFF), 0), sem="relaxed")
+    if _arrivals(row, marks) == 2 * tl.num_programs(0):
+        settle(listed, row, b, rows, marks, edges, BINS, CHUNK)
+
+
+@triton.jit
+def _write(rows, out: Output, marks: Marks, TILE: tl.constexpr):
+    """Probabilities of some tiles of a row; the marker behind it weighs nothing."""
+    row = tl.program_id(1).to(tl.int64)
+    if tl.load(marks.state + row) == DONE:
+        return
+    b, w, _ = place_of(row, rows)
+    slot, peak, floor = tl.load(rows.slots + b), tl.load(marks.peak + row), tl.load(marks.floor + row)
+    temperature, min_p = tl.load(rows.temperature + slot), tl.load(rows.min_p + slot).to(tl.float64)
+    per_weight = UNIT / tl.load(marks.total + row).to(tl.float64)
+    for start in range(tl.program_id(0) * TILE, rows.vocab + 1, tl.num_programs(0) * TILE):
+        ids = start + tl.arange(0, TILE)
+        x = adjusted(ids, b, w, rows).to(tl.float32)
+        weight = tl.exp(scaled_by(x, peak, temperature))
+        kept = (ordered(x) >= floor) & (weight >= min_p)
+        law = tl.where(kept, weight * per_weight, 0.0).to(tl.float32)
+        tl.store(out.law + b * out.lane + w * out.row + ids, law, ids <= rows.vocab)
+
+
+@triton.jit
+def _arrivals(row, marks: Marks):
+    """Programs that came this far with the row, this one included; the last one sees what all have written."""
     tl.debug_barrier()
-    return n
-
-
-@triton.jit
-def _measure(listed, n, floor, row, b, rows, marks: Marks, by_mass: tl.constexpr, TILE: tl.constexpr):
-    """Count, or mass, of the listed logits that reach a floor."""
-    total = n * 0
-    for start in range(0, n, TILE):
-        place = start + tl.arange(0, TILE)
-        x = tl.load(listed + place, place < n, -INFINITY)
-        reached = (ordered(x) >= floor) & (place < n)
-        if by_mass:
-            total += tl.sum(tl.where(reached, _mass(_scaled(x, row, b, rows, marks)), 0), 0)
-        else:
-            total += tl.sum(reached.to(tl.int64), 0)
-    return total
-
-
-@triton.jit
-def _floor(listed, n, needed, low, row, b, rows, marks: Marks, by_mass: tl.constexpr, TILE: tl.constexpr):
-    """Order of the largest logit from which on the listed ones measure enough; `low` where all together do not."""
-    high = ordered(tl.load(marks.peak + row))
-    while low < high:
-        middle = (low + high + 1) >> 1
-        enough = _measure(listed, n, middle, row, b, rows, marks, by_mass, TILE) >= needed
-        low, high = tl.where(enough, middle, low), tl.where(enough, high, middle - 1)
-    return low
+    return tl.atomic_add(marks.arrived + row, 1, sem="acq_rel") + 1

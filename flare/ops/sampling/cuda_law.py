@@ -1,6 +1,6 @@
 """The target law on CUDA: a scan of all rows by tiles, then the few likeliest tokens of each row in one program.
 
-Contract: the card in `law.py`. Six launches of fixed grids. Rows that keep few tokens (temperature 0, or top-k up to
+Contract: the card in `law.py`. Five launches of fixed grids. Rows that keep few tokens (temperature 0, or top-k up to
 128) are done after two; the others are marked and finished by `cuda_dense.py`, whose launches return at once elsewhere.
 Nothing is read on the host. All sums run in a fixed order, so a row has the same bits in any lane, batch and width.
 
@@ -19,8 +19,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from flare.ops.sampling.cuda_dense import DONE, SOFTMAX, THRESHOLDS, Marks, finish_dense_rows, new_marks
-from flare.ops.sampling.cuda_rows import INFINITY, Output, adjusted, ordered, place_of, row_inputs
+from flare.ops.sampling.cuda_dense import finish_dense_rows
+from flare.ops.sampling.cuda_masses import BINS, DONE, SLACK_NATS, THRESHOLDS, TOTAL, Marks, new_marks, scaled_by
+from flare.ops.sampling.cuda_rows import INFINITY, Output, adjusted, ordered, place_of, row_inputs, unordered
 from flare.ops.sampling.tables import LawRows, PolicyTable
 
 _TILE = 2048
@@ -28,6 +29,7 @@ _GROUPS = 2048  # most group maxima of a row, for vocabularies up to 2^22
 _CHUNK = 4096  # logits read again at a time
 _CANDIDATES = 256  # a row where more reach the bound goes the dense way
 _MOST_K = tl.constexpr(128)
+_SCAN_WARPS, _SELECT_WARPS = 8, 8
 
 
 class Candidates(NamedTuple):
@@ -48,10 +50,10 @@ def target_law(logits: Tensor, rows: LawRows, policy: PolicyTable, *, out: Tenso
     tiles, count = triton.cdiv(vocab + 1, _TILE), lanes * width
     inputs, output = row_inputs(logits, rows, policy), Output(out, out.stride(0), out.stride(1))
     found, marks = _new_candidates(count, tiles * (_TILE // group), logits.device), new_marks(count, logits.device)
-    _scan[(tiles, count)](inputs, output, found, GROUP=group, PER_TILE=_TILE // group, num_warps=8)
+    _scan[(tiles, count)](inputs, output, found, GROUP=group, PER_TILE=_TILE // group, num_warps=_SCAN_WARPS)
     _select[(count,)](
         inputs, output, found, marks, GROUP=group, GROUPS=triton.next_power_of_2(found.groups),
-        LIST=max(_CHUNK // group, 1), CANDIDATES=_CANDIDATES, BINS=marks.counts.shape[1], num_warps=8,
+        LIST=max(_CHUNK // group, 1), CANDIDATES=_CANDIDATES, BINS=BINS, num_warps=_SELECT_WARPS,
     )  # fmt: skip
     finish_dense_rows(inputs, output, marks)
     return out
@@ -106,9 +108,11 @@ def _select(
         tl.store(law, 1.0)  # nothing is allowed, or the logits are broken, which the round reports
         return
     limited = (top_k > 0) & (top_k < rows.vocab)
+    bound = ordered(tl.where(temperature == 0, peak, -INFINITY))
+    if limited & (temperature > 0) & (top_k <= found.groups):
+        bound = _kth_largest(best, top_k, peak)
     n = row * 0
     if (temperature == 0) | (limited & (top_k <= _MOST_K)):
-        bound = _kth_largest(best, tl.where(temperature == 0, 1, top_k), peak)
         n = _gather_candidates(row, b, w, best, bound, rows, found, GROUP, GROUPS, LIST, CANDIDATES)
     if temperature == 0:
         place = tl.arange(0, CANDIDATES)
@@ -118,24 +122,59 @@ def _select(
     elif (n > 0) & (n <= CANDIDATES):
         _write_survivors(row, n, slot, rows, found, law, CANDIDATES)
     else:
-        top_p = tl.load(rows.top_p + slot)
-        tl.store(marks.state + row, tl.where(limited | (top_p < 1), THRESHOLDS, SOFTMAX))
-        tl.store(marks.peak + row, peak)
-        bins = row * BINS + tl.arange(0, BINS)
-        tl.store(marks.counts + bins, tl.zeros((BINS,), tl.int32))
+        _mark(row, slot, best, peak, limited, bound, rows, marks, BINS)
+
+
+@triton.jit
+def _mark(row, slot, best, peak, limited, bound, rows, marks: Marks, BINS: tl.constexpr):
+    """Leave a row to the dense launches, and bound its thresholds from below by what the group maxima tell.
+
+    Logits under a bound of ln(share × mass / V) nats weigh less than that share of the mass, of which the maxima's is
+    a part. A half of what top-p may drop leaves room for rounding.
+    """
+    temperature, top_p = tl.load(rows.temperature + slot), tl.load(rows.top_p + slot)
+    min_p, nats = tl.load(rows.min_p + slot).to(tl.float64), scaled_by(unordered(bound), peak, temperature)
+    if not limited:
+        if top_p < 1:
+            mass = tl.sum(tl.exp(scaled_by(best, peak, temperature)), 0)
+            nats = tl.log(0.5 * (1.0 - top_p.to(tl.float64)) * mass / rows.vocab)
+        if min_p > 0:
+            nats = tl.maximum(nats, tl.log(min_p) - SLACK_NATS)
+    bins = row * BINS + tl.arange(0, BINS)
+    if limited | (top_p < 1):
         tl.store(marks.masses + bins, tl.zeros((BINS,), tl.int64))
+    if limited:
+        tl.store(marks.counts + bins, tl.zeros((BINS,), tl.int32))
+    tl.store(marks.state + row, tl.where(limited | (top_p < 1), THRESHOLDS, TOTAL))
+    tl.store(marks.peak + row, peak)
+    tl.store(marks.bound + row, nats)
+    tl.store(marks.total + row, 0)
+    tl.store(marks.floor + row, ordered(peak * 0 - INFINITY))
+    tl.store(marks.arrived + row, 0)
+    tl.store(marks.listed + row, 0)
+    tl.store(marks.lowest + row, 0x7FFFFFFF)
+    tl.store(marks.highest + row, -0x7FFFFFFF)
 
 
 @triton.jit
 def _kth_largest(values, k, peak):
-    """Order of the k-th largest of some float32 values up to `peak`; of −inf where they are fewer than k."""
-    order = ordered(values)
-    low, high = ordered(peak * 0 - INFINITY), ordered(peak)
-    while low < high:
-        middle = (low + high + 1) >> 1
-        enough = tl.sum((order >= middle).to(tl.int32), 0) >= k
-        low, high = tl.where(enough, middle, low), tl.where(enough, high, middle - 1)
-    return low
+    """Order of the k-th largest of some float32 values up to `peak`; of −inf where they are fewer than k.
+
+    Halves the range until it holds one value, or until just k values reach its lower end: the least of them it is.
+    """
+    COLUMNS: tl.constexpr = 128
+    order, lowest = ordered(values), ordered(peak * 0 - INFINITY)
+    # The maxima of so many columns are so many values that reach the least of them.
+    columns = tl.max(tl.reshape(order, (values.shape[0] // COLUMNS, COLUMNS)), 0)
+    low, high = tl.where(k <= COLUMNS, tl.min(columns, 0), lowest), ordered(peak).to(tl.int64)
+    reached = tl.full((), 0, tl.int32)
+    while (low < high) & (reached != k):
+        middle = ((low + high + 1) >> 1).to(tl.int32)
+        reaching = tl.sum((order >= middle).to(tl.int32), 0)
+        enough = reaching >= k
+        reached = tl.where(enough, reaching, reached)
+        low, high = tl.where(enough, middle, low), tl.where(enough, high, middle.to(tl.int64) - 1)
+    return tl.where(low == lowest, low, tl.min(tl.where(order >= low, order, 0x7FFFFFFF), 0))
 
 
 @triton.jit

@@ -107,6 +107,12 @@ def adjusted(ids, b, w, rows):
 
 @triton.jit
 def ordered(x):
-    """An int64 for every float32, in the same order."""
+    """An int32 for every float32, in the same order."""
     bits = x.to(tl.int32, bitcast=True)
-    return (bits ^ ((bits >> 31) & 0x7FFFFFFF)).to(tl.int64)
+    return bits ^ ((bits >> 31) & 0x7FFFFFFF)
+
+
+@triton.jit
+def unordered(order):
+    """The float32 with this order."""
+    return (order ^ ((order >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
