@@ -132,7 +132,7 @@ class CudaDevice:
         return self._fixed.tensors
 
     def close(self) -> None:
-        """Drain both streams, then free graphs, pool and owned storage. Idempotent."""
+        """Drain both streams, then free graphs, pool, frames and owned storage. Idempotent."""
         if not self._tenancy.end():
             return
         self._replays.synchronize()
@@ -140,7 +140,7 @@ class CudaDevice:
         for graph in self._graphs.values():
             graph.reset()
         self._graphs.clear()
-        for tensor in self._owned:
+        for tensor in (*self._owned, self._fixed.arguments, self._fixed.completion):
             tensor.untyped_storage().resize_(0)
         self._owned = ()
         settle_memory()

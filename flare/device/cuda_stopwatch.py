@@ -33,7 +33,7 @@ class CudaStopwatch:
             with torch.cuda.stream(self._stream):
                 graph.replay()
 
-        return Recorded(replay, torch.cuda.synchronize)
+        return Recorded(replay, torch.cuda.synchronize, work)
 
     def replays_us(self, recorded: Recorded, replays: int) -> list[float]:
         for _ in range(WARM_REPLAYS):

@@ -1,7 +1,6 @@
 """Weights and state of a core on its device: what was declared, read, packed and allocated."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -51,4 +50,4 @@ def allocated(weights: Storage, declared: Iterable[Declarations], extent: Extent
         for state in together(parts).state:
             if isinstance(state, PagedState):
                 arena[state.name].zero_()
-    return replace(weights, state=arena.tensors)
+    return Storage(weights.weights, weights.linears, arena.tensors)

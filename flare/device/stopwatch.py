@@ -24,10 +24,15 @@ class Kernel(NamedTuple):
 
 
 class Recorded(NamedTuple):
-    """Work that can be repeated: `replay` queues one repetition, `wait` returns when all are done."""
+    """Work that can be repeated: `replay` queues one repetition, `wait` returns when all are done.
+
+    Attributes:
+        work: kept, because a graph reads the storage of its operands without owning it.
+    """
 
     replay: Callable[[], None]
     wait: Callable[[], None]
+    work: Work
 
 
 class Stopwatch(Protocol):
@@ -117,7 +122,7 @@ class CpuStopwatch:
                 work()
 
         run()
-        return Recorded(run, lambda: None)
+        return Recorded(run, lambda: None, work)
 
     def replays_us(self, recorded: Recorded, replays: int) -> list[float]:
         taken = []

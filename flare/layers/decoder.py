@@ -89,7 +89,8 @@ class DenseDecoder:
         for attention, mlp in self.layers:
             attention.bind(storage, ops)
             mlp.bind(storage, ops)
-        self.rotary = ops.rotary_table(shape.context, shape.attention.head_dim, shape.rope_base, self.table.dtype)
+        dim = shape.attention.head_dim
+        self.rotary = storage.keep(ops.rotary_table(shape.context, dim, shape.rope_base, self.table.dtype))
 
     def embed(self, tokens: Tensor) -> Tensor:
         return self.ops.embed(self.table, tokens)

@@ -19,7 +19,7 @@ from flare.ops.sampling import DraftLaw
 from flare.rounds.model import Model
 
 WIDTHS = (1, 2, 4, 6, 8)
-SPLIT = ((1, 1), (1, 6), (4, 1), (4, 6))
+SPLIT = ((1, 1), (1, 6), (1, 8), (4, 1), (4, 6))
 KERNELS_SHOWN = 25
 GREEDY = replace(LAW, temperature=0.0, top_k=0, top_p=1.0)
 

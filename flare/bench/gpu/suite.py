@@ -1,36 +1,63 @@
-"""The GPU tests, in a process of their own: on a device every skip is a failure."""
+"""The GPU tests, a process for each file: those that compile side by side, then those that measure memory alone."""
 
 import re
 import subprocess
 import sys
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 from flare.bench.gpu.visit import Visit
 
+ALONE = ("tests/gpu/test_catalogs.py", "tests/gpu/test_closing.py")
+AT_ONCE = 6
 TAIL_LINES = 60
 
 
 def measure(visit: Visit) -> dict[str, Any]:
-    """Run `pytest -m gpu`; counts, and the end of what it printed where a test failed or, on a device, was skipped."""
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-m",
-        "gpu",
-        "-q",
-        "-rs",
-        "-p",
-        "no:cacheprovider",
-        "-W",
-        "default",
-        "tests",
-    ]
+    """Run every file with tests marked `gpu`; on a device a skip is as bad as a failure.
+
+    What each file printed lies in `pytest.txt` as soon as it has ended, so that a cut-off run still says which tests
+    failed.
+    """
     visit.close()  # the tests want the memory
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    lines = (done.stdout + done.stderr).splitlines()
-    counts = {what: int(number) for number, what in re.findall(r"(\d+) (passed|failed|skipped|error)", lines[-1])}
-    (visit.out / "pytest.txt").write_text("\n".join(lines))
-    fine = done.returncode == 0 and (visit.dry or not counts.get("skipped"))
-    ended = [] if fine else lines[-TAIL_LINES:]
-    return {"ok": fine, "counts": counts, "command": " ".join(command), "end": ended}
+    paths = gpu_files(Path("tests"))
+    output = visit.out / "pytest.txt"
+    output.write_text("")
+    counts: Counter[str] = Counter()
+    failed: dict[str, list[str]] = {}
+
+    def run(path: str) -> None:
+        done = subprocess.run(command(path), capture_output=True, text=True, check=False)
+        lines = (done.stdout + done.stderr).splitlines()
+        with output.open("a") as file:
+            file.write("\n".join([f"## {path}", *lines, ""]))
+        found = counted(lines)
+        counts.update(found)
+        if done.returncode or (found["skipped"] and not visit.dry):
+            failed[path] = lines[-TAIL_LINES:]
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        list(pool.map(run, [path for path in paths if path not in ALONE]))
+    for path in ALONE:
+        run(path)
+    return {"ok": not failed, "counts": dict(counts), "command": " ".join(command("FILE")), "failed": failed}
+
+
+def gpu_files(folder: Path) -> list[str]:
+    """Files below the folder that mark a test `gpu`."""
+    marked = (path for path in sorted(folder.rglob("test_*.py")) if "pytest.mark.gpu" in path.read_text())
+    return [path.as_posix() for path in marked]
+
+
+def command(path: str) -> list[str]:
+    """Pytest for one file, without the project's parallel run, which a borrowed machine may lack."""
+    options = ["-o", "addopts=--import-mode=importlib", "-p", "no:cacheprovider", "-W", "default"]
+    return [sys.executable, "-m", "pytest", "-m", "gpu", "-v", "-rs", "--tb=short", *options, path]
+
+
+def counted(lines: list[str]) -> Counter[str]:
+    """How many tests passed, failed, were skipped or broke before they began, by pytest's last line."""
+    last = next((line for line in reversed(lines) if re.search(r" in [\d.]+s", line)), "")
+    return Counter({what: int(number) for number, what in re.findall(r"(\d+) (passed|failed|skipped|error)", last)})

@@ -83,7 +83,7 @@ def _attend_splits(inputs: tuple[Tensor, ...], scale: float, strides: tuple[int,
     assert lanes * units <= _TICKETS, "one ticket per lane, key head and tile"
     partial = q.new_empty((lanes, units, splits, TILE_ROWS, shape["CHANNELS"]), dtype=torch.float32)
     statistics = q.new_empty((2, lanes, units, splits, TILE_ROWS), dtype=torch.float32)
-    attend_splits[(splits, units, lanes)](
+    attend_splits[(units, lanes, splits)](
         *inputs, partial, statistics, tickets_of(q.device), scale, *strides, tables.shape[1] * shape["PAGE"],
         WIDTH=width, **shape, SPLIT=split, BLOCK=_BLOCK, SPLITS=splits, JOINED=min(splits, _JOINED),
         num_warps=_WARPS,

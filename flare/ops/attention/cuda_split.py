@@ -46,7 +46,7 @@ def attend_splits(
     SPLITS: tl.constexpr,
     JOINED: tl.constexpr,
 ):
-    """Program (split, key head · tiles + tile, lane).
+    """Program (key head · tiles + tile, lane, split): splits without positions come last and hold nobody up.
 
     Args:
         partial: [lanes, key heads · tiles, SPLITS, 16, CHANNELS] float32 sums of values, weighted by exp2.
@@ -55,13 +55,13 @@ def attend_splits(
         table_tokens: positions a table has pages for.
         SPLIT: positions of a split, a multiple of BLOCK; JOINED: splits the join reads at once.
     """
-    split, lane = tl.program_id(0), tl.program_id(2)
+    lane, split = tl.program_id(1), tl.program_id(2)
     tiles: tl.constexpr = (WIDTH * GROUP + 15) // 16
-    head, tile = tl.program_id(1) // tiles, tl.program_id(1) % tiles
+    head, tile = tl.program_id(0) // tiles, tl.program_id(0) % tiles
     member = tile * 16 + tl.arange(0, 16)
     row, channel = member // GROUP, tl.arange(0, CHANNELS)
     held, whole = member < WIDTH * GROUP, (channel < DIM)[None, :]
-    unit, head_of_row = lane * tl.num_programs(1) + tl.program_id(1), head * GROUP + member % GROUP
+    unit, head_of_row = lane * tl.num_programs(0) + tl.program_id(0), head * GROUP + member % GROUP
     # Lengths, pages and queries are asked for at once; only keys and values wait for what they say.
     length, count = tl.load(lengths + lane).to(tl.int32), tl.load(counts + lane).to(tl.int32)
     table = page_tables + lane * table_lane
@@ -73,7 +73,7 @@ def attend_splits(
     q = tl.where(active[:, None], q, 0.0)
     seen = length + tl.minimum(count, (tl.minimum(tile * 16 + 16, WIDTH * GROUP) - 1) // GROUP + 1)
     live = tl.where(tile * 16 // GROUP < count, (seen + SPLIT - 1) // SPLIT, 0)
-    heads_total = (tl.num_programs(1) // tiles) * GROUP
+    heads_total = (tl.num_programs(0) // tiles) * GROUP
     place = y + ((lane * WIDTH + row) * heads_total + head_of_row)[:, None] * DIM + channel[None, :]
     stored = held[:, None] & whole
     if live == 0:
@@ -90,7 +90,7 @@ def attend_splits(
             tl.store(place, result.to(y.dtype.element_ty), mask=stored)
         else:
             slot = (unit * SPLITS + split) * 16 + tl.arange(0, 16)
-            spread = tl.num_programs(2) * tl.num_programs(1) * SPLITS * 16
+            spread = tl.num_programs(1) * tl.num_programs(0) * SPLITS * 16
             tl.store(statistics + slot, top, mask=active)
             tl.store(statistics + spread + slot, weight, mask=active)
             tl.store(partial + slot[:, None] * CHANNELS + channel[None, :], total, mask=active[:, None])
