@@ -33,8 +33,8 @@ from flare.runtime.stats import EngineStats, stats_of
 class Engine:
     """Serves requests over a core; use it as a context manager.
 
-    Not thread-safe: one thread at a time may call it. `generate` and `stream` drive the loop themselves; a server calls
-    `submit`, then `step` until the handles are finished.
+    Not thread-safe: one thread at a time may call it, but any thread `compile` and `load_grammars`. `generate` and
+    `stream` drive the loop themselves; a server calls `submit`, then `step` until the handles are finished.
     """
 
     def __init__(self, core: Core, clock: Callable[[], float] = perf_counter) -> None:
@@ -119,6 +119,26 @@ class Engine:
                 raise request.error
         finally:
             self._cancel_all(handles)
+
+    def load_grammars(self) -> None:
+        """Load the grammar library and its view of the vocabulary, which the first constraint waits for otherwise.
+
+        Any thread may call this while another one drives the engine.
+
+        Raises:
+            RequestError: this core cannot follow constraints, because the library is not installed, for one.
+        """
+        self._intake.load_grammars()
+
+    def compile(self, sampling: Sampling) -> None:
+        """Compile the constraint of a sampling, so that `submit` finds it among the recent ones and is quick.
+
+        Any thread may call this while another one drives the engine. Without a constraint nothing happens.
+
+        Raises:
+            RequestError: the constraint cannot be followed; `submit` says the same.
+        """
+        self._intake.compile(sampling)
 
     def submit(self, prompt: Prompt, sampling: Sampling | None = None) -> tuple[Request, ...]:
         """Queue one prompt: a handle for each of its `sampling.n` completions. Nothing runs before `step`.

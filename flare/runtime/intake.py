@@ -61,6 +61,20 @@ class Intake:
         wishes = sampling.over(self._defaults)
         return tuple(self._request(tokens, single) for single in wishes.completions())
 
+    def load_grammars(self) -> None:
+        """Load what every constraint needs; raises RequestError where none can be followed."""
+        self._grammars.load()
+
+    def compile(self, sampling: Sampling) -> None:
+        """Compile and keep the constraint of a sampling, if it or the defaults have one; for any thread.
+
+        Raises:
+            RequestError: it cannot be followed.
+        """
+        wish = grammar_text(sampling.over(self._defaults))
+        if wish is not None:
+            self._grammars.compile(wish)
+
     def _request(self, tokens: list[int], sampling: Sampling) -> Request:
         policy = sampling.policy(self._extent, self._vocabulary.eos_ids, self._extent.context - len(tokens))
         constraint = self._constraint(sampling, policy)

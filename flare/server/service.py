@@ -12,7 +12,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from typing import Generic, TypeVar
 
@@ -20,9 +20,10 @@ import uvicorn
 
 from flare.config.config import Config
 from flare.contract.manifest import Manifest
-from flare.errors import ConfigError
+from flare.errors import ConfigError, RequestError
 from flare.runtime.core import Core
 from flare.runtime.engine import Engine
+from flare.runtime.sampling import Sampling
 from flare.server.app import create_app
 from flare.server.engine_thread import EngineThread
 from flare.server.observer import Observer, Observers
@@ -137,6 +138,9 @@ class Service(Generic[CoreType]):
     def _drive(self) -> None:
         """The engine's thread."""
         with self._reporting(), self._load() as core, Engine(core) as engine:
+            with suppress(RequestError):  # every request that asks for a constraint is told so
+                engine.load_grammars()
+                engine.compile(Sampling())  # where the configuration constrains all of them
             thread = EngineThread(engine, self._loop, self.server.observer)
             self._post(partial(self._opened, core, _served(self._config, core), thread))
             with self._reporting():  # before the engine is closed, which may take its time

@@ -4,7 +4,7 @@ from flare.runtime.constraints.constraint import Constraint
 from flare.runtime.constraints.grammar import Grammars
 from flare.runtime.constraints.marker import AfterMarker
 from flare.runtime.constraints.matcher import Matcher
-from flare.runtime.constraints.wishes import grammar_text
+from flare.runtime.constraints.wishes import grammar_text, schema_text, wished
 
 __all__ = [
     "AfterMarker",
@@ -12,4 +12,6 @@ __all__ = [
     "Grammars",
     "Matcher",
     "grammar_text",
+    "schema_text",
+    "wished",
 ]

@@ -7,6 +7,7 @@ is tried on drafts is tried on a copy, not rolled back.
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from threading import Lock
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -37,14 +38,32 @@ class Spelling(Protocol):
 
 
 class Grammars:
-    """Compiles constraints for one model and keeps the recent ones."""
+    """Compiles constraints for one model and keeps the recent ones; any thread may ask.
+
+    The library lets other threads run while it compiles. Whoever wants a grammar that is being compiled waits for it.
+    """
 
     def __init__(self, vocabulary: Spelling, vocab: int) -> None:
         """Args: vocab: the model's own vocabulary size, which may exceed the tokenizer's."""
         self._vocabulary = vocabulary
         self._vocab = vocab
         self._loaded: LLTokenizer | None = None
-        self._compiled: OrderedDict[Wish, GrammarMatcher] = OrderedDict()
+        self._loading = Lock()
+        self._tables = Lock()  # of the two tables below, never held while something is compiled
+        self._kept: OrderedDict[Wish, GrammarMatcher] = OrderedDict()  # copied from, never moved
+        self._turns: dict[Wish, Lock] = {}  # held by who compiles
+
+    def load(self) -> None:
+        """Load the library and its view of the vocabulary; the first grammar does so otherwise.
+
+        Raises:
+            RequestError: llguidance is not installed, or the vocabulary has no end-of-text token.
+        """
+        self._tokenizer()
+
+    def compile(self, wish: Wish) -> None:
+        """Have a grammar ready for `matcher`; raises like it."""
+        self._compiled(wish)
 
     def matcher(self, wish: Wish) -> "GrammarMatcher":
         """A matcher before the first token, independent of every other.
@@ -53,15 +72,41 @@ class Grammars:
             RequestError: the grammar is broken, uses what is not supported, or allows no text at all; or llguidance is
                 not installed.
         """
-        compiled = self._compiled.pop(wish, None) or self._compile(wish)
-        self._compiled[wish] = compiled
-        while len(self._compiled) > KEPT_GRAMMARS:
-            self._compiled.popitem(last=False)
-        return compiled.copy()
+        return self._compiled(wish).copy()
 
     def spelling(self, token: int) -> bytes:
         """The bytes of a token; control tokens by their name."""
         return self._tokenizer().decode_bytes([token])
+
+    def _compiled(self, wish: Wish) -> "GrammarMatcher":
+        """The kept matcher of a grammar."""
+        with self._tables:
+            if kept := self._recent(wish):
+                return kept
+            turn = self._turns.setdefault(wish, Lock())
+        with turn:
+            with self._tables:
+                kept = self._recent(wish)
+            return kept or self._compile_and_keep(wish)
+
+    def _recent(self, wish: Wish) -> "GrammarMatcher | None":
+        """A kept matcher, now the last to be dropped. Under `_tables`."""
+        if wish in self._kept:
+            self._kept.move_to_end(wish)
+        return self._kept.get(wish)
+
+    def _compile_and_keep(self, wish: Wish) -> "GrammarMatcher":
+        """In this grammar's turn. A broken one is not remembered: who waited for it is told why by its own attempt."""
+        try:
+            compiled = self._compile(wish)
+            with self._tables:
+                self._kept[wish] = compiled
+                while len(self._kept) > KEPT_GRAMMARS:
+                    self._kept.popitem(last=False)
+            return compiled
+        finally:
+            with self._tables:
+                self._turns.pop(wish, None)
 
     def _compile(self, wish: Wish) -> "GrammarMatcher":
         tokenizer = self._tokenizer()
@@ -85,18 +130,22 @@ class Grammars:
         return compiled
 
     def _tokenizer(self) -> "LLTokenizer":
-        if self._loaded is None:
-            try:
-                from llguidance import LLTokenizer
-            except ModuleNotFoundError as error:
-                raise RequestError(
-                    "Constraints need llguidance, which is not installed: pip install 'flare[constraints]'."
-                ) from error
-            ends = list(self._vocabulary.eos_ids)
-            if not ends:
-                raise RequestError("Constraints need a model whose vocabulary has an end-of-text token.")
-            self._loaded = LLTokenizer(self._vocabulary.tokenizer_json, n_vocab=self._vocab, eos_token=ends)
-        return self._loaded
+        with self._loading:
+            if self._loaded is None:
+                self._loaded = self._load()
+            return self._loaded
+
+    def _load(self) -> "LLTokenizer":
+        try:
+            from llguidance import LLTokenizer
+        except ModuleNotFoundError as error:
+            raise RequestError(
+                "Constraints need llguidance, which is not installed: pip install 'flare[constraints]'."
+            ) from error
+        ends = list(self._vocabulary.eos_ids)
+        if not ends:
+            raise RequestError("Constraints need a model whose vocabulary has an end-of-text token.")
+        return LLTokenizer(self._vocabulary.tokenizer_json, n_vocab=self._vocab, eos_token=ends)
 
 
 class GrammarMatcher:

@@ -21,6 +21,10 @@ class Wish(NamedTuple):
     text: str
 
 
+class SchemaText(str):
+    """A schema as JSON text with bounded white space: what `schema_text` wrote, not to be read and written again."""
+
+
 class Asking(Protocol):
     """The sampling fields that name a constraint; unset ones are None (or False)."""
 
@@ -55,7 +59,7 @@ def grammar_text(sampling: Asking) -> Wish | None:
     if names[0] == "json_object":
         return Wish("json_object", "json_schema", json.dumps(bounded({"type": "object"})))
     if names[0] == "json_schema":
-        return Wish("json_schema", "json_schema", _schema_text(sampling.json_schema))
+        return Wish("json_schema", "json_schema", schema_text(sampling.json_schema))
     text = sampling.regex if names[0] == "regex" else sampling.grammar
     if not isinstance(text, str) or not text:
         raise RequestError(f"sampling.{names[0]} must be a text that is not empty, not {text!r}.")
@@ -70,8 +74,14 @@ def bounded(schema: Mapping[str, Any]) -> dict[str, Any]:
     return {**schema, GUIDANCE: {"whitespace_pattern": BLANKS, **own}}
 
 
-def _schema_text(schema: Any) -> str:
-    """The schema as JSON text, whether it came as text or as the object it describes."""
+def schema_text(schema: Any) -> SchemaText:
+    """The schema as JSON text, whether it came as text or as the object it describes.
+
+    Raises:
+        RequestError: it is neither.
+    """
+    if isinstance(schema, SchemaText):
+        return schema
     if isinstance(schema, str):
         try:
             schema = json.loads(schema)
@@ -80,6 +90,6 @@ def _schema_text(schema: Any) -> str:
     if not isinstance(schema, Mapping | bool):
         raise RequestError(f"sampling.json_schema must be a JSON schema (an object), not {schema!r}.")
     try:
-        return json.dumps(bounded(schema) if isinstance(schema, Mapping) else schema, allow_nan=False)
+        return SchemaText(json.dumps(bounded(schema) if isinstance(schema, Mapping) else schema, allow_nan=False))
     except (TypeError, ValueError, RecursionError) as error:
         raise RequestError(f"sampling.json_schema cannot be written as JSON: {error}.") from error

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from flare.runtime.constraints import wished
 from flare.runtime.results import Event
 from flare.runtime.sampling import Sampling
 
@@ -30,6 +31,11 @@ class Ask:
         """Completions in all."""
         return len(self.prompts) * (self.sampling.n or 1)
 
+    @property
+    def constrained(self) -> bool:
+        """Whether a grammar must be compiled for it."""
+        return bool(wished(self.sampling))
+
 
 class Arrival(NamedTuple):
     """An event of one choice; the last event of a choice carries its completion."""
@@ -48,6 +54,11 @@ class Answers:
         self._error: Exception | None = None
         self._stopped = False
         self._wake = asyncio.Event()
+
+    @property
+    def stopped(self) -> bool:
+        """Whether nobody waits any more; for any thread."""
+        return self._stopped
 
     async def next(self) -> list[Arrival]:
         """What came since the last call, at least one arrival; empty when every choice has ended.

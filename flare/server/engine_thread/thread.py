@@ -1,12 +1,14 @@
 """The thread that owns the engine: commands in, one delivery a step out.
 
 All requests meet in this one engine, so those of different connections share its rounds. Nothing else may touch the
-engine: what another thread wants of it is a command, carried out between two steps.
+engine: what another thread wants of it is a command, carried out between two steps. Grammars are compiled on threads
+beside it, before the request that needs one becomes a command.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -23,6 +25,7 @@ from flare.server.observer import Delivery, Observer, Step
 T = TypeVar("T")
 Command = Callable[[Engine], None]
 
+COMPILERS = 2  # grammars that are compiled at once: each takes a processor from the engine where there are few
 FAILURES_IN_A_ROW = 8  # launches that may fail one after the other before the device counts as broken
 
 log = logging.getLogger("flare.server")
@@ -62,16 +65,21 @@ class EngineThread:
         self._loop = loop
         self._observer = observer
         self._commands: SimpleQueue[Command] = SimpleQueue()
+        self._compilers = ThreadPoolExecutor(COMPILERS, "flare-grammar")
+        self._lost: AnswerLostError | None = None  # why `run` has ended
         self._followed: list[Followed] = []
         self._stopping = False
         self._failures = 0
         self._idle = True
 
     def submit(self, ask: Ask) -> Answers:
-        """Queue a request; what the engine refuses is raised by the first `next`."""
+        """Queue a request, its grammar compiled first; what the engine refuses is raised by the first `next`."""
         answers = Answers(ask.choices, self._cancel)
         self.open_choices += ask.choices
-        self._commands.put(lambda engine: self._begin(engine, ask, answers))
+        if ask.constrained:
+            self._compilers.submit(self._compile, ask, answers)
+        else:
+            self._queue(ask, answers)
         return answers
 
     async def call(self, function: Callable[[Engine], T]) -> T:
@@ -96,6 +104,7 @@ class EngineThread:
             self._stopping = True
 
         self._commands.put(command)
+        self._compilers.shutdown(wait=False, cancel_futures=True)
 
     def run(self) -> None:
         """Serve until `stop`.
@@ -139,17 +148,31 @@ class EngineThread:
             lost = True
         self._deliver(perf_counter() - began_s, lost)
 
+    def _compile(self, ask: Ask, answers: Answers) -> None:
+        """On a thread of the compilers. Who left meanwhile is sorted out by `_begin`."""
+        refusal = None if answers.stopped else _refusal(lambda: self._engine.compile(ask.sampling))
+        if refusal is None:
+            self._post(partial(self._queue, ask, answers))
+        else:
+            self._post(partial(self._refuse, ask.choices, answers, refusal))
+
+    def _queue(self, ask: Ask, answers: Answers) -> None:
+        if self._lost is None:
+            self._commands.put(lambda engine: self._begin(engine, ask, answers))
+        else:
+            self._refuse(ask.choices, answers, self._lost)
+
     def _begin(self, engine: Engine, ask: Ask, answers: Answers) -> None:
         handles: list[Request] = []
-        try:
+
+        def submit() -> None:
+            if answers.stopped:
+                raise AnswerLostError("Nobody waits for the request any more.")
             for prompt in ask.prompts:
-                handles += engine.submit(prompt, ask.sampling)
-        except FlareError as error:
-            refusal: Exception = error
-        except Exception as error:  # one request's intake; the engine has not begun it
-            log.exception("A request was not taken in.")
-            refusal = AnswerLostError(f"The request could not be taken in: {error!r}.")
-        else:
+                handles.extend(engine.submit(prompt, ask.sampling))
+
+        refusal = _refusal(submit)
+        if refusal is None:
             self._followed += [Followed(handle, answers, choice) for choice, handle in enumerate(handles)]
             return
         for handle in handles:
@@ -190,6 +213,10 @@ class EngineThread:
             parcel = Parcel(followed.answers, followed.choice, delivery, True)
             self._post(partial(self._arrive, [parcel], self._engine.stats(), 0.0))
         self._followed = []
+        self._post(partial(self._end, AnswerLostError(reason)))
+
+    def _end(self, lost: AnswerLostError) -> None:
+        self._lost = lost
 
     def _post(self, call: Callable[[], None]) -> None:
         if not self._loop.is_closed():
@@ -209,6 +236,18 @@ class EngineThread:
         self.open_choices -= choices
         for _ in range(choices):
             answers.end(error)
+
+
+def _refusal(take_in: Callable[[], None]) -> Exception | None:
+    """Why a request is not taken in; None when it was."""
+    try:
+        take_in()
+    except (FlareError, AnswerLostError) as error:
+        return error
+    except Exception as error:  # one request's intake; the engine has not begun it
+        log.exception("A request was not taken in.")
+        return AnswerLostError(f"The request could not be taken in: {error!r}.")
+    return None
 
 
 def _error_of(request: Request, lost: bool) -> Exception | None:

@@ -1,9 +1,12 @@
 """What routes check alike before anything is queued: model, ids, messages, context."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from flare.config.serving import Serving
 from flare.contract.vocabulary import Vocabulary
+from flare.runtime.constraints import schema_text
+from flare.runtime.sampling import Sampling
 from flare.server.replies.reply import Envelope, envelope
 from flare.server.server import ServedModel, Server
 from flare.server.wire.errors import ApiError, Code, context_exceeded, output_exceeds, shortened
@@ -63,6 +66,17 @@ def check_count(messages: Sequence[object], settings: Serving) -> None:
 def asked_n(body: GeneratingBody, model: ServedModel) -> int:
     """Choices per prompt."""
     return body.n or model.config.sampling.n or 1
+
+
+def sampled(wishes: Mapping[str, Any]) -> Sampling:
+    """The sampling of a request. It is copied on its way to the engine: a schema is written out once, not by each copy.
+
+    Raises:
+        RequestError: a value outside its range, or a schema that is none.
+    """
+    if wishes.get("json_schema") is None:
+        return Sampling(**wishes)
+    return Sampling(**{**wishes, "json_schema": schema_text(wishes["json_schema"])})
 
 
 def surroundings(prefix: str, body: GeneratingBody, prompts: Sequence[Sequence[int]], server: Server) -> Envelope:

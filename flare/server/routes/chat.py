@@ -7,7 +7,6 @@ from fastapi.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from flare.errors import FlareError
-from flare.runtime.sampling import Sampling
 from flare.server.engine_thread import Ask
 from flare.server.parsing.answer_format import ChatAsk, ChatPrompt, Named, ToolSpec
 from flare.server.replies.chat import ChatReply
@@ -19,6 +18,7 @@ from flare.server.routes.asking import (
     check_output,
     check_prompt,
     check_sampled_ids,
+    sampled,
     surroundings,
 )
 from flare.server.routes.describing import GENERATES, takes
@@ -48,7 +48,7 @@ def router(server: Server) -> APIRouter:
             check_prompt(prompt.token_ids, model, "messages")
             check_output([prompt.token_ids], body, model, "messages")
             wishes: dict[str, Any] = body.sampling() | {"n": asked_n(body, model)} | prompt.sampling
-            ask = Ask((prompt.token_ids,), Sampling(**wishes))
+            ask = Ask((prompt.token_ids,), sampled(wishes))
             around = surroundings("chatcmpl", body, ask.prompts, server)
             reply = ChatReply(body, around, prompt, model.spelling)
         return Answer(exchange, ask, reply, bool(body.stream))

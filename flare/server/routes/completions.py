@@ -6,7 +6,6 @@ from fastapi import APIRouter, Request
 from fastapi.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from flare.runtime.sampling import Sampling
 from flare.server.engine_thread import Ask
 from flare.server.parsing.length import check_length
 from flare.server.replies.completions import CompletionReply
@@ -19,6 +18,7 @@ from flare.server.routes.asking import (
     check_prompt,
     check_sampled_ids,
     encoded,
+    sampled,
     surroundings,
 )
 from flare.server.routes.describing import GENERATES, takes
@@ -46,7 +46,7 @@ def router(server: Server) -> APIRouter:
             prompts = await run_in_threadpool(_prompts, body, model)
             ids = [tokens for _, tokens in prompts]
             check_output(ids, body, model, "prompt")
-            ask = Ask(tuple(ids), Sampling(**_sampling(body, model)))
+            ask = Ask(tuple(ids), sampled(_sampling(body, model)))
             reply = CompletionReply(body, surroundings("cmpl", body, ids, server), prompts, model.spelling)
         return Answer(exchange, ask, reply, bool(body.stream))
 
