@@ -1,6 +1,7 @@
-"""CUDA routing and experts: few rows and many, both formats, rows apart, and the packed decoder word by word."""
+"""CUDA routing and experts: few rows and many, both formats, rows apart, pairs sorted, the packed decoder by words."""
 
 import linecache
+from collections.abc import Callable
 from functools import lru_cache
 from math import ldexp
 from pathlib import Path
@@ -78,14 +79,6 @@ def test_any_number_of_rows_equals_the_cpu(packed: bool, dtype: torch.dtype, tol
         assert error(made, expected(x, routing, weights)) < tolerance, rows
 
 
-def test_tall_tiles_equal_the_cpu_where_all_rows_choose_one_expert(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda, "_TALL_FROM_ROWS", 40)
-    weights, x = stored(matrices(EXPERTS, HIDDEN, FFN), packed=True), draw(70, HIDDEN)
-    ids = torch.tensor([[3, 5]], device=DEVICE).repeat(70, 1)
-    routing = Routing(ids, torch.full((70, 2), 0.5, device=DEVICE))
-    assert error(cuda.experts(x, routing, weights), expected(x, routing, weights)) < 1e-6
-
-
 @pytest.mark.parametrize("packed", [False, True])
 def test_a_row_has_the_same_bits_alone_among_few_and_among_many(packed: bool) -> None:
     weights, x = stored(matrices(EXPERTS, HIDDEN, FFN), packed), draw(40, HIDDEN)
@@ -96,10 +89,31 @@ def test_a_row_has_the_same_bits_alone_among_few_and_among_many(packed: bool) ->
         assert torch.equal(part, together[rows])
 
 
+SHAPE = cuda._Shape(64, 4, 2)
+WAYS = {
+    "few": (32, 128, ()),
+    "seated": (0, 128, ()),
+    "tiles of 16": (0, 0, (cuda._Many(1e9, 16, 2, SHAPE, SHAPE),)),
+    "tiles of 32": (0, 0, (cuda._Many(1e9, 32, 1, SHAPE, SHAPE),)),
+}
+
+
 @pytest.fixture
 def few_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernels of few rows, which serve bfloat16, in the type that the interpreter multiplies rightly."""
+    """The kernels for NVFP4, which serve bfloat16, in the type that the interpreter multiplies rightly."""
     monkeypatch.setattr(cuda, "_FEW_DTYPES", (torch.float32, torch.bfloat16))
+
+
+def take(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    """Send any number of rows that one way."""
+    for name, value in zip(("_FEW_ROWS", "_SEATED_ROWS", "_MANY"), WAYS[way], strict=True):
+        monkeypatch.setattr(cuda, name, value)
+
+
+@pytest.fixture(params=WAYS)
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, few_in_float32: None) -> str:
+    take(monkeypatch, request.param)
+    return request.param
 
 
 def crowded(rows: int, experts: int, choices: int) -> Routing:
@@ -110,17 +124,17 @@ def crowded(rows: int, experts: int, choices: int) -> Routing:
     return Routing(ids.to(DEVICE), torch.rand(rows, choices, generator=draws).to(DEVICE))
 
 
-@pytest.mark.usefixtures("few_in_float32")
-@pytest.mark.parametrize(("hidden", "ffn", "several"), [(32, 16, (1, 8, 9, 17, 32)), (256, 48, (3,)), (144, 128, (2,))])
-def test_few_rows_equal_float64_however_many_share_an_expert(hidden: int, ffn: int, several: tuple[int, ...]) -> None:
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize(("hidden", "ffn", "several"), [(32, 16, (1, 8, 9, 17, 32)), (256, 48, (3,)), (144, 144, (1,))])
+def test_rows_equal_float64_however_many_share_an_expert(hidden: int, ffn: int, several: tuple[int, ...]) -> None:
     weights = stored(matrices(EXPERTS, hidden, ffn), packed=True)
     for rows in several:
         x, routing = draw(rows, hidden, seed=rows), crowded(rows, EXPERTS, 3)
         assert error(cuda.experts(x, routing, weights), expected(x, routing, weights)) < 1e-6, rows
 
 
-@pytest.mark.usefixtures("few_in_float32")
-def test_a_row_among_few_has_the_bits_it_has_alone() -> None:
+@pytest.mark.usefixtures("way")
+def test_a_row_of_a_batch_has_the_bits_it_has_alone() -> None:
     weights, x, routing = stored(matrices(EXPERTS, 32, 16), packed=True), draw(18, 32), crowded(18, EXPERTS, 3)
     together = cuda.experts(x, routing, weights)
     for rows in (slice(0, 1), slice(16, 18), slice(3, 12)):
@@ -129,19 +143,27 @@ def test_a_row_among_few_has_the_bits_it_has_alone() -> None:
 
 
 @pytest.mark.usefixtures("few_in_float32")
+def test_sorted_pairs_have_the_bits_of_those_looked_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    weights, x, routing = stored(matrices(EXPERTS, 144, 16), packed=True), draw(11, 144), crowded(11, EXPERTS, 3)
+    looked_through = cuda.experts(x, routing, weights)
+    take(monkeypatch, "seated")
+    assert torch.equal(cuda.experts(x, routing, weights), looked_through)
+
+
+@pytest.mark.usefixtures("way")
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
-def test_a_poisoned_row_among_few_reaches_no_row_that_shares_its_expert() -> None:
+def test_a_poisoned_row_reaches_no_row_that_shares_its_expert() -> None:
     weights, x, routing = stored(matrices(EXPERTS, 32, 16), packed=True), draw(11, 32), crowded(11, EXPERTS, 3)
     clean = cuda.experts(x, routing, weights)
-    x[2] = torch.nan
-    made, others = cuda.experts(x, routing, weights), torch.arange(11, device=DEVICE) != 2
-    assert made[2].isnan().all()
+    x[[0, 2]] = torch.nan
+    made, others = cuda.experts(x, routing, weights), torch.tensor([row not in (0, 2) for row in range(11)])
+    assert made[[0, 2]].isnan().all()
     assert torch.equal(made[others], clean[others])
 
 
-@pytest.mark.usefixtures("few_in_float32")
+@pytest.mark.usefixtures("way")
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
-def test_few_rows_read_no_expert_that_none_chose() -> None:
+def test_no_expert_is_read_that_none_chose() -> None:
     weights, x = stored(matrices(EXPERTS, 32, 16), packed=True), draw(9, 32)
     routing = Routing(torch.tensor([[4, 0]], device=DEVICE).repeat(9, 1), torch.full((9, 2), 0.5, device=DEVICE))
     clean = cuda.experts(x, routing, weights)
@@ -152,9 +174,73 @@ def test_few_rows_read_no_expert_that_none_chose() -> None:
     assert torch.equal(cuda.experts(x, routing, weights), clean)
 
 
-def mutant_of_seats(monkeypatch: pytest.MonkeyPatch, old: str, new: str) -> None:
-    """`cuda_few` with one expression replaced, compiled anew."""
-    path = Path(cuda.cuda_few.__file__)
+@pytest.mark.parametrize(
+    ("rows", "seats"), [(1, 0), (32, 0), (33, 8), (128, 8), (129, 16), (512, 16), (513, 32), (1025, 64), (2049, 128)]
+)
+def test_the_number_of_rows_chooses_the_way(rows: int, seats: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    cut: list[int] = []
+    sorted_of = cuda._sorted
+
+    def noted(ids: Tensor, experts: int, seats: int) -> object:
+        cut.append(seats)
+        return sorted_of(ids, experts, seats)
+
+    class Launch:
+        def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+            return lambda *args, **options: None
+
+    monkeypatch.setattr(cuda, "_sorted", noted)
+    for module, names in (
+        (cuda.cuda_few, ("gate_up_few", "down_few")),
+        (cuda.cuda_many, ("arranged", "gate_up_many", "down_many")),
+        (cuda.cuda_kernels, ("count_choices", "sort_pairs")),
+    ):
+        for name in names:
+            monkeypatch.setattr(module, name, Launch())
+    weights, ids = stored(matrices(EXPERTS, 32, 16), packed=True), torch.zeros(rows, 1, dtype=torch.int64)
+    cuda._products(torch.zeros(rows, 32, dtype=torch.bfloat16), ids, weights)
+    assert cut == [seats] * bool(seats)
+
+
+def choices(rows: int, experts: int, chosen: int) -> Tensor:
+    draws = torch.Generator().manual_seed(rows)
+    return torch.stack([torch.randperm(experts, generator=draws)[:chosen] for _ in range(rows)]).to(DEVICE)
+
+
+def wanted_tiles(ids: Tensor, experts: int, seats: int) -> list[tuple[int, ...]]:
+    counts = ids.flatten().bincount(minlength=experts).tolist()
+    made, start = [], 0
+    for expert, count in enumerate(counts):
+        made += [(expert, start + first, start + count) for first in range(0, count, seats)]
+        start += count
+    return made
+
+
+SORTED = {
+    "one pair": (choices(1, 1, 1), 1, 8),
+    "one expert takes all": (torch.tensor([[3, 5]], device=DEVICE).repeat(70, 1), 6, 16),
+    "every tile holds one pair more than whole tiles": (choices(17, 6, 6), 6, 16),
+    "more experts than pairs": (choices(5, 100, 10), 100, 8),
+    "many blocks": (choices(450, 40, 10), 40, 32),
+}
+
+
+@pytest.mark.parametrize("case", SORTED)
+def test_pairs_are_sorted_by_expert_and_cut_into_tiles(case: str) -> None:
+    ids, experts, seats = SORTED[case]
+    made, wanted = cuda._sorted(ids, experts, seats), wanted_tiles(*SORTED[case])
+    assert torch.equal(made.order.long(), ids.flatten().sort(stable=True).indices)
+    tiles = [tuple(tile) for tile in made.tiles.T.tolist()]
+    assert tiles[: len(wanted)] == wanted
+    assert set(tiles[len(wanted) :]) <= {(0, 0, 0)}
+    # A captured launch holds any choice: its size knows numbers only.
+    other = torch.arange(ids.numel(), device=DEVICE).reshape(ids.shape) % experts
+    assert cuda._sorted(other, experts, seats).number == made.number
+
+
+def mutate(monkeypatch: pytest.MonkeyPatch, module: str, old: str, new: str) -> None:
+    """A module of kernels with one expression replaced, compiled anew."""
+    path = Path(getattr(cuda, module).__file__)
     source = path.read_text()
     assert old in source
     mutant = ModuleType("mutant")
@@ -162,23 +248,43 @@ def mutant_of_seats(monkeypatch: pytest.MonkeyPatch, old: str, new: str) -> None
     linecache_name = f"<mutant {new}>"
     linecache.cache[linecache_name] = (len(source), None, source.replace(old, new).splitlines(True), linecache_name)
     exec(compile(source.replace(old, new), linecache_name, "exec"), vars(mutant))
-    monkeypatch.setattr(cuda, "cuda_few", mutant)
+    monkeypatch.setattr(cuda, module, mutant)
+
+
+def test_a_mutant_that_ranks_pairs_backwards_sorts_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    ids, experts, seats = SORTED["one expert takes all"]
+    mutate(monkeypatch, "cuda_kernels", "beside[None, :] < entry[:, None]", "beside[None, :] > entry[:, None]")
+    assert not torch.equal(cuda._sorted(ids, experts, seats).order.long(), ids.flatten().sort(stable=True).indices)
 
 
 @pytest.mark.usefixtures("few_in_float32")
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize(
-    ("old", "new"),
+    ("module", "taken", "old", "new"),
     [
-        ("while first < count", "while first < SEATS"),
-        ("(0, 2, 1, 3)", "(0, 1, 2, 3)"),
-        ("(2, 1, 0)), (rows, 8, 1)", "(2, 0, 1)), (rows, 8, 1)"),
-        ("place + 1, 0), 1)", "place, 0), 1)"),
-        ("first + tl.arange(0, SEATS)", "first + 1 + tl.arange(0, SEATS)"),
+        ("cuda_few", "few", "while first < stop", "while first < SEATS"),
+        ("cuda_few", "few", "(0, 2, 1, 3)", "(0, 1, 2, 3)"),
+        ("cuda_few", "few", "(2, 1, 0)), (rows, 8, 1)", "(2, 0, 1)), (rows, 8, 1)"),
+        ("cuda_few", "few", "place + 1, 0), 1)", "place, 0), 1)"),
+        ("cuda_few", "few", "first + tl.arange(0, SEATS)", "first + 1 + tl.arange(0, SEATS)"),
+        ("cuda_few", "seated", "tl.minimum(entry, stop - 1)", "tl.minimum(entry + 1, stop - 1)"),
+        ("cuda_few", "seated", "taken = entry < stop", "taken = entry < stop - 1"),
+        ("cuda_many", "tiles of 16", "(0, 2, 3, 1, 4)", "(0, 1, 2, 3, 4)"),
+        ("cuda_many", "tiles of 16", "lane * 16 + within // 16 * 4", "lane * 16 + within // 16 * 2"),
+        ("cuda_many", "tiles of 16", "column = element_at(position)", "column = position"),
+        ("cuda_many", "tiles of 16", "taken = entry < stop", "taken = entry < stop - 1"),
+        ("cuda_many", "tiles of 16", "at + TILE // 2", "at + TILE // 4"),
+        ("cuda_many", "tiles of 16", "pair // CHOICES", "pair // (CHOICES + 1)"),
+        ("cuda_kernels", "tiles of 16", "start[None, :] + nth * SEATS", "start[None, :]"),
+        ("cuda_kernels", "seated", "nth < needed[None, :]", "nth < needed[None, :] - 1"),
     ],
 )
-def test_a_mutant_of_the_few_differs(old: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    weights, x, routing = stored(matrices(EXPERTS, 144, 16), packed=True), draw(9, 144), crowded(9, EXPERTS, 3)
-    mutant_of_seats(monkeypatch, old, new)
+def test_a_mutant_differs(module: str, taken: str, old: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # More rows than seats; more channels than one place of an arrangement holds in order.
+    rows, ffn = (9, 16) if module == "cuda_few" else (19, 80)
+    weights, x, routing = stored(matrices(EXPERTS, 144, ffn), packed=True), draw(rows, 144), crowded(rows, EXPERTS, 3)
+    take(monkeypatch, taken)
+    mutate(monkeypatch, module, old, new)
     assert not error(cuda.experts(x, routing, weights), expected(x, routing, weights)) < 1e-2
 
 
@@ -300,7 +406,7 @@ def real_weights() -> tuple[Experts, Experts]:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("rows", [1, 6, 24, 40, 512])
+@pytest.mark.parametrize("rows", [1, 6, 24, 40, 128, 129, 512, 600, 1100, 4096])
 def test_real_geometry_equals_float64(rows: int) -> None:
     experts, hidden, _, choices = REAL
     (weights, wide), dtype = real_weights(), torch.bfloat16
@@ -311,6 +417,10 @@ def test_real_geometry_equals_float64(rows: int) -> None:
     part = Routing(routing.experts.cpu()[checked], routing.weights.cpu()[checked].double())
     # Inputs and weights are exact; what is left is the last rounding, at most 2^−9.
     assert error(made.cpu()[checked], cpu.experts(x.cpu()[checked].double(), part, wide)) < 2**-8
-    if rows <= cuda._FEW_ROWS:
+    if rows <= cuda._SEATED_ROWS:
         alone = cuda.experts(x[:1], Routing(routing.experts[:1], routing.weights[:1]), weights)
         assert torch.equal(alone, made[:1])
+    else:
+        fewer = slice(0, 1 + max((int(kind.rows) for kind in cuda._MANY if kind.rows < rows), default=128))
+        part = cuda.experts(x[fewer], Routing(routing.experts[fewer], routing.weights[fewer]), weights)
+        assert torch.equal(part, made[fewer])

@@ -6,9 +6,11 @@ chose the expert. Lane 4 g + t of the warp reads 16 bytes of row g at byte 16 t 
 the instruction wants that row's weights, in some order of k. The same order is given to x, so nothing goes through
 shared memory. A step's loads all leave before its first product; a barrier keeps the compiler from undoing that.
 
-A pair is `row · k + choice`. The program of the first pair that names an expert takes all rows that chose it, eight at
-a time; the others end at once. Seats nobody took repeat the program's own pair and are not stored. A pair's sums are
-added by the same steps whatever its seat and the other rows, so its bits depend on its row alone. No atomics.
+A pair is `row · k + choice`. Up to `rows` that a program can look through, the program of the first pair that names an
+expert takes all rows that chose it, eight at a time; the others end at once. Where looking would cost more than the
+launches that sort pairs, a program takes a tile of up to eight of them. Seats nobody took repeat a pair of the program
+and are not stored. A pair's sums are added by the same steps whatever its seat and the other rows, sorted or not, so
+its bits depend on its row alone. No atomics.
 """
 
 # Triton's constants and launch options are not what a kernel's signature says.
@@ -18,6 +20,7 @@ import triton
 import triton.language as tl
 
 from flare.ops.formats.cuda import SHRINK, scaled_pairs
+from flare.ops.moe.cuda_kernels import tile_of
 
 SEATS = tl.constexpr(8)
 """Columns of the matrix instruction."""
@@ -45,19 +48,41 @@ def choosers(ids_ptr, rows, CHOICES: tl.constexpr, PADDED: tl.constexpr, ROWS: t
 
 
 @triton.jit
-def seated(ids_ptr, expert, first, rows, CHOICES: tl.constexpr, PADDED: tl.constexpr, ROWS: tl.constexpr):
-    """Pairs [SEATS] of the choosers ranked `first` and on, and which seats are taken.
+def work_of(ids_ptr, tiles_ptr, rows, CHOICES: tl.constexpr, PADDED: tl.constexpr, ROWS: tl.constexpr):
+    """This program's expert, and first and stop of its pairs: ranks among the choosers, or places in the order."""
+    if ROWS > 0:
+        expert, stop = choosers(ids_ptr, rows, CHOICES, PADDED, ROWS)
+        first = stop * 0
+    else:
+        expert, first, stop = tile_of(tiles_ptr)
+        expert = expert.to(tl.int64)
+    return expert, first, stop
 
-    The choices are read again, so that they need no registers while weights do.
+
+@triton.jit
+def seated(
+    ids_ptr, order_ptr, expert, first, stop, rows,
+    CHOICES: tl.constexpr, PADDED: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """Pairs [SEATS] from `first` on, and which seats are taken.
+
+    Choices looked through are read again, so that they need no registers while weights do.
     """
-    place, hit = choices_of(ids_ptr, expert, rows, CHOICES, PADDED, ROWS)
-    # A row chose it once or not at all: 0, or its pair and 1 more.
-    pairs = tl.sum(tl.where(hit, place + 1, 0), 1)
-    chosen = (pairs > 0).to(tl.int32)
-    rank = tl.where(pairs > 0, tl.cumsum(chosen, 0) - 1, -1)
-    hit = rank[:, None] == (first + tl.arange(0, SEATS))[None, :]
-    pair = tl.sum(tl.where(hit, pairs[:, None], 0), 0)
-    return tl.where(pair > 0, pair - 1, tl.program_id(1)), pair > 0
+    if ROWS > 0:
+        place, hit = choices_of(ids_ptr, expert, rows, CHOICES, PADDED, ROWS)
+        # A row chose it once or not at all: 0, or its pair and 1 more.
+        pairs = tl.sum(tl.where(hit, place + 1, 0), 1)
+        chosen = (pairs > 0).to(tl.int32)
+        rank = tl.where(pairs > 0, tl.cumsum(chosen, 0) - 1, -1)
+        hit = rank[:, None] == (first + tl.arange(0, SEATS))[None, :]
+        pair = tl.sum(tl.where(hit, pairs[:, None], 0), 0)
+        taken = pair > 0
+        pair = tl.where(taken, pair - 1, tl.program_id(1))
+    else:
+        entry = first + tl.arange(0, SEATS)
+        taken = entry < stop
+        pair = tl.load(order_ptr + tl.minimum(entry, stop - 1))
+    return pair, taken
 
 
 @triton.jit
@@ -115,13 +140,17 @@ def added(total, even, odd, x_row, start, K: tl.constexpr, WHOLE: tl.constexpr):
 
 @triton.jit(do_not_specialize=["rows"])
 def gate_up_few(
-    x_ptr, gate_ptr, gate_scale_ptr, gate_factor_ptr, up_ptr, up_scale_ptr, up_factor_ptr, gated_ptr, ids_ptr, rows,
+    x_ptr, gate_ptr, gate_scale_ptr, gate_factor_ptr, up_ptr, up_scale_ptr, up_factor_ptr, gated_ptr,
+    ids_ptr, order_ptr, tiles_ptr, rows,
     HIDDEN: tl.constexpr, FFN: tl.constexpr, CHOICES: tl.constexpr, PADDED: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, TILES: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
-    """gated [halves, pairs, F] = silu(gate_e x) · (up_e x), COLUMNS of it; ids are the choices [R, k]."""
-    expert, count = choosers(ids_ptr, rows, CHOICES, PADDED, ROWS)
-    if count > 0:
+    """gated [halves, pairs, F] = silu(gate_e x) · (up_e x), COLUMNS of it.
+
+    ids are the choices [R, k], looked through where ROWS ≥ R is given; ROWS of 0 reads `order` and `tiles`.
+    """
+    expert, first, stop = work_of(ids_ptr, tiles_ptr, rows, CHOICES, PADDED, ROWS)
+    if first < stop:
         kind: tl.constexpr = x_ptr.dtype.element_ty
         column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
         # Gate above up, so that both sums of a channel end in one lane. Channels past the last repeat it.
@@ -131,9 +160,8 @@ def gate_up_few(
         packed_row = tl.where(stacked < COLUMNS, gate_ptr + at_byte, up_ptr + at_byte)
         scale_row = tl.where(stacked < COLUMNS, gate_scale_ptr + at_scale, up_scale_ptr + at_scale)
         gate_factor, up_factor = tl.load(gate_factor_ptr + expert), tl.load(up_factor_ptr + expert)
-        first = 0
-        while first < count:
-            pair, taken = seated(ids_ptr, expert, first, rows, CHOICES, PADDED, ROWS)
+        while first < stop:
+            pair, taken = seated(ids_ptr, order_ptr, expert, first, stop, rows, CHOICES, PADDED, ROWS)
             x_row = x_ptr + pair // CHOICES * HIDDEN
             total = tl.zeros((2 * COLUMNS, SEATS), tl.float32)
             for start in range(0, HIDDEN, TILE * TILES):
@@ -157,21 +185,20 @@ def gate_up_few(
 
 @triton.jit(do_not_specialize=["rows"])
 def down_few(
-    gated_ptr, down_ptr, scale_ptr, factor_ptr, out_ptr, ids_ptr, rows,
+    gated_ptr, down_ptr, scale_ptr, factor_ptr, out_ptr, ids_ptr, order_ptr, tiles_ptr, rows,
     HIDDEN: tl.constexpr, FFN: tl.constexpr, CHOICES: tl.constexpr, PADDED: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, TILES: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
-    """out [pairs, H] float32 = down_e gated, COLUMNS of it."""
-    expert, count = choosers(ids_ptr, rows, CHOICES, PADDED, ROWS)
-    if count > 0:
+    """out [pairs, H] float32 = down_e gated, COLUMNS of it; choices as in `gate_up_few`."""
+    expert, first, stop = work_of(ids_ptr, tiles_ptr, rows, CHOICES, PADDED, ROWS)
+    if first < stop:
         kind: tl.constexpr = gated_ptr.dtype.element_ty
         column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
         stored = expert * HIDDEN + tl.minimum(column, HIDDEN - 1)
         packed_row, scale_row = down_ptr + stored * (FFN // 2), scale_ptr + stored * (FFN // 16)
         factor = tl.load(factor_ptr + expert)
-        first = 0
-        while first < count:
-            pair, taken = seated(ids_ptr, expert, first, rows, CHOICES, PADDED, ROWS)
+        while first < stop:
+            pair, taken = seated(ids_ptr, order_ptr, expert, first, stop, rows, CHOICES, PADDED, ROWS)
             gated_row = gated_ptr + pair * FFN
             total = tl.zeros((COLUMNS, SEATS), tl.float32)
             for start in range(0, FFN, TILE * TILES):

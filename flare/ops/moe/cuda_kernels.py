@@ -1,9 +1,9 @@
-"""Triton kernels of the experts: tiles of (row, choice) pairs that share an expert, weights widened in registers.
+"""Triton kernels around the experts: pairs sorted by expert and cut into tiles, dense experts, sums, and the router.
 
-A pair is `row · k + choice`. A tile reads its expert's matrix block once and multiplies all its pairs by it; pairs are
-sorted by expert and cut into tiles beforehand. A product of an E2M1 value and an E4M3 scale has six bits at most, so
-bfloat16 holds it exactly; the matrix's own scale multiplies the finished sum. What the second matrix reads is float32
-and goes in two bfloat16 products, upper and lower halves. No atomics: a pair's result depends on its row alone.
+A pair is `row · k + choice`. A tile is up to SEATS pairs of one expert: it reads the expert's matrix block once and
+multiplies all its pairs by it. Grids hold as many tiles as could ever be needed; those past the last end at once. What
+the second matrix reads is float32 and goes in two bfloat16 products, upper and lower halves. No atomics: a pair's
+result depends on its row alone.
 """
 
 # Triton's constants and launch options are not what a kernel's signature says.
@@ -12,32 +12,82 @@ and goes in two bfloat16 products, upper and lower halves. No atomics: a pair's 
 import triton
 import triton.language as tl
 
-from flare.ops.formats.cuda import SHRINK, scaled_pairs
+
+@triton.jit(do_not_specialize=["pairs"])
+def count_choices(ids_ptr, counts_ptr, pairs, PADDED: tl.constexpr, BLOCK: tl.constexpr):
+    """counts [blocks, PADDED]: how many pairs of a block chose each expert."""
+    entry = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    real = entry < pairs
+    ids = tl.load(ids_ptr + entry, mask=real, other=0).to(tl.int32)
+    tl.store(counts_ptr + tl.program_id(0) * PADDED + tl.arange(0, PADDED), tl.histogram(ids, PADDED, mask=real))
 
 
 @triton.jit
-def sorted_tile(order_ptr, tile_experts_ptr, tile_starts_ptr, tile_stops_ptr, experts, ROWS: tl.constexpr):
-    """A tile's expert, its pairs [ROWS], which are real, and whether it has work: past the last it names `experts`."""
-    tile = tl.program_id(1)
-    expert = tl.load(tile_experts_ptr + tile)
-    entry = tl.load(tile_starts_ptr + tile) + tl.arange(0, ROWS)
-    chosen = (entry < tl.load(tile_stops_ptr + tile)) & (expert < experts)
-    pairs = tl.load(order_ptr + entry, mask=chosen, other=0).to(tl.int32)
-    return expert, pairs, chosen, expert < experts
+def counted(counts_ptr, PADDED: tl.constexpr, STEP: tl.constexpr):
+    """Pairs of each expert [PADDED]: all of them, and those of blocks before this program's."""
+    expert, block = tl.arange(0, PADDED), tl.arange(0, STEP)
+    total, before = tl.zeros((PADDED,), tl.int32), tl.zeros((PADDED,), tl.int32)
+    first = 0
+    while first < tl.num_programs(0):
+        beside = first + block
+        at = beside[:, None] * PADDED + expert[None, :]
+        counts = tl.load(counts_ptr + at, mask=(beside < tl.num_programs(0))[:, None], other=0)
+        total += tl.sum(counts, 0)
+        before += tl.sum(tl.where((beside < tl.program_id(0))[:, None], counts, 0), 0)
+        first += STEP
+    return total, before
+
+
+@triton.jit(do_not_specialize=["pairs", "count"])
+def sort_pairs(
+    ids_ptr, counts_ptr, places_ptr, order_ptr, tiles_ptr, pairs, count,
+    SEATS: tl.constexpr, PADDED: tl.constexpr, BLOCK: tl.constexpr, STEP: tl.constexpr,
+):  # fmt: skip
+    """order [pairs]: a block of pairs put by expert, then by number, and its share of the tiles.
+
+    tiles [3, count]: a tile's expert and its first and stop in the order; zeros past the last tile. places is scratch.
+    """
+    block, expert = tl.program_id(0), tl.arange(0, PADDED)
+    total, before = counted(counts_ptr, PADDED, STEP)
+    start = tl.cumsum(total, 0) - total
+    tl.store(places_ptr + block * PADDED + expert, start + before)
+    tl.debug_barrier()
+    entry = block * BLOCK + tl.arange(0, BLOCK)
+    real = entry < pairs
+    ids = tl.load(ids_ptr + entry, mask=real, other=0)
+    place = tl.load(places_ptr + block * PADDED + ids, mask=real, other=0)
+    for first in range(0, BLOCK, STEP):
+        beside = block * BLOCK + first + tl.arange(0, STEP)
+        named = tl.load(ids_ptr + beside, mask=beside < pairs, other=-1)
+        earlier = (ids[:, None] == named[None, :]) & (beside[None, :] < entry[:, None])
+        place += tl.sum(earlier.to(tl.int32), 1)
+    tl.store(order_ptr + place, entry, mask=real)
+    first = block * STEP
+    while first < count:
+        cut_tiles(tiles_ptr, start, total, first + tl.arange(0, STEP), count, SEATS)
+        first += tl.num_programs(0) * STEP
 
 
 @triton.jit
-def widened_block(packed_ptr, scale_ptr, column, start, columns: tl.constexpr, depth: tl.constexpr,
-                  BLOCK: tl.constexpr, kind: tl.constexpr):  # fmt: skip
-    """Even and odd elements [len(column), BLOCK / 2] of an NVFP4 matrix from element `start` of its rows on."""
-    group, byte = tl.arange(0, BLOCK // 16), tl.arange(0, 8)
-    at = start // 16 + group
-    inside = (column < columns)[:, None] & (at < depth // 16)[None, :]
-    scale_place = column[:, None].to(tl.int64) * (depth // 16) + at[None, :]
-    scale = tl.load(scale_ptr + scale_place, mask=inside, other=0.0).to(tl.float32)
-    packed = tl.load(packed_ptr + scale_place[:, :, None] * 8 + byte[None, None, :], mask=inside[:, :, None], other=0)
-    even, odd = scaled_pairs(packed, scale[:, :, None], kind)
-    return tl.reshape(even, (column.shape[0], BLOCK // 2)), tl.reshape(odd, (column.shape[0], BLOCK // 2))
+def cut_tiles(tiles_ptr, start, total, tile, count, SEATS: tl.constexpr):
+    """Tiles numbered `tile` of the experts whose pairs begin at start [PADDED] and are total [PADDED] many."""
+    needed = (total + SEATS - 1) // SEATS
+    nth = tile[:, None] - (tl.cumsum(needed, 0) - needed)[None, :]
+    own = (nth >= 0) & (nth < needed[None, :])
+    expert = tl.sum(tl.where(own, tl.arange(0, total.shape[0])[None, :], 0), 1)
+    first = tl.sum(tl.where(own, start[None, :] + nth * SEATS, 0), 1)
+    stop = tl.sum(tl.where(own, (start + total)[None, :], 0), 1)
+    tl.store(tiles_ptr + tile, expert, mask=tile < count)
+    tl.store(tiles_ptr + count + tile, first, mask=tile < count)
+    tl.store(tiles_ptr + 2 * count + tile, stop, mask=tile < count)
+
+
+@triton.jit
+def tile_of(tiles_ptr):
+    """Expert, first and stop of this program's tile."""
+    tile_ptr = tiles_ptr + tl.program_id(1)
+    count = tl.num_programs(1)
+    return tl.load(tile_ptr), tl.load(tile_ptr + count), tl.load(tile_ptr + 2 * count)
 
 
 @triton.jit
@@ -50,55 +100,39 @@ def added_product(total, x, rest, weight, HALVES: tl.constexpr):
 
 
 @triton.jit
-def added_block(total, x, rest, weight_ptr, scale_ptr, column, start, columns: tl.constexpr, depth: tl.constexpr,
-                PACKED: tl.constexpr, BLOCK: tl.constexpr, HALVES: tl.constexpr):  # fmt: skip
+def added_block(total, x, rest, weight_ptr, column, start, columns: tl.constexpr, depth: tl.constexpr,
+                BLOCK: tl.constexpr, HALVES: tl.constexpr):  # fmt: skip
     """total [pairs, columns] + (x + rest) [pairs, BLOCK] · the matrix's elements from `start` on."""
-    if PACKED:
-        even, odd = widened_block(weight_ptr, scale_ptr, column, start, columns, depth, BLOCK, x.dtype)
-        x_even, x_odd = tl.split(tl.reshape(x, (x.shape[0], BLOCK // 2, 2)))
-        rest_even, rest_odd = tl.split(tl.reshape(rest, (x.shape[0], BLOCK // 2, 2)))
-        total = added_product(total, x_even, rest_even, even, HALVES)
-        total = added_product(total, x_odd, rest_odd, odd, HALVES)
-    else:
-        element = start + tl.arange(0, BLOCK)
-        inside = (column < columns)[:, None] & (element < depth)[None, :]
-        place = column[:, None].to(tl.int64) * depth + element[None, :]
-        weight = tl.load(weight_ptr + place, mask=inside, other=0.0).to(x.dtype)
-        total = added_product(total, x, rest, weight, HALVES)
-    return total
+    element = start + tl.arange(0, BLOCK)
+    inside = (column < columns)[:, None] & (element < depth)[None, :]
+    place = column[:, None].to(tl.int64) * depth + element[None, :]
+    weight = tl.load(weight_ptr + place, mask=inside, other=0.0).to(x.dtype)
+    return added_product(total, x, rest, weight, HALVES)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["pair_count"])
 def gate_up(
-    x_ptr, gate_ptr, gate_scale_ptr, gate_factor_ptr, up_ptr, up_scale_ptr, up_factor_ptr, gated_ptr,
-    order_ptr, tile_experts_ptr, tile_starts_ptr, tile_stops_ptr, pair_count, experts,
-    HIDDEN: tl.constexpr, FFN: tl.constexpr,
-    PACKED: tl.constexpr, CHOICES: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, BLOCK: tl.constexpr,
+    x_ptr, gate_ptr, up_ptr, gated_ptr, order_ptr, tiles_ptr, pair_count,
+    HIDDEN: tl.constexpr, FFN: tl.constexpr, CHOICES: tl.constexpr,
+    SEATS: tl.constexpr, COLUMNS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """gated [halves, pairs, F] = silu(gate_e x) · (up_e x)."""
-    expert, pairs, chosen, works = sorted_tile(
-        order_ptr, tile_experts_ptr, tile_starts_ptr, tile_stops_ptr, experts, ROWS
-    )
-    if works:
+    """gated [halves, pairs, F] = silu(gate_e x) · (up_e x), dense weights."""
+    expert, first, stop = tile_of(tiles_ptr)
+    if first < stop:
         kind = x_ptr.dtype.element_ty
+        entry = first + tl.arange(0, SEATS)
+        chosen = entry < stop
+        pairs = tl.load(order_ptr + entry, mask=chosen, other=0)
         column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
         x_row = x_ptr + (pairs // CHOICES).to(tl.int64)[:, None] * HIDDEN
-        stored, scales = expert * FFN * HIDDEN, expert * FFN * (HIDDEN // 16)
-        if PACKED:
-            stored = stored // 2
-        gate, up = tl.zeros((ROWS, COLUMNS), tl.float32), tl.zeros((ROWS, COLUMNS), tl.float32)
+        stored = expert.to(tl.int64) * FFN * HIDDEN
+        gate, up = tl.zeros((SEATS, COLUMNS), tl.float32), tl.zeros((SEATS, COLUMNS), tl.float32)
         for start in range(0, HIDDEN, BLOCK):
             element = start + tl.arange(0, BLOCK)
             x_mask = chosen[:, None] & (element < HIDDEN)[None, :]
             x = tl.load(x_row + element[None, :], mask=x_mask, other=0.0)
-            gate = added_block(gate, x, x, gate_ptr + stored, gate_scale_ptr + scales, column, start, FFN, HIDDEN,
-                               PACKED, BLOCK, False)  # fmt: skip
-            up = added_block(up, x, x, up_ptr + stored, up_scale_ptr + scales, column, start, FFN, HIDDEN,
-                             PACKED, BLOCK, False)  # fmt: skip
-        if PACKED:
-            gate *= tl.load(gate_factor_ptr + expert) / SHRINK
-            up *= tl.load(up_factor_ptr + expert) / SHRINK
+            gate = added_block(gate, x, x, gate_ptr + stored, column, start, FFN, HIDDEN, BLOCK, False)
+            up = added_block(up, x, x, up_ptr + stored, column, start, FFN, HIDDEN, BLOCK, False)
         gated = gate / (1 + tl.exp(-gate)) * up
         place = pairs.to(tl.int64)[:, None] * FFN + column[None, :]
         mask = chosen[:, None] & (column < FFN)[None, :]
@@ -106,29 +140,26 @@ def gate_up(
         tl.store(gated_ptr + place, upper, mask=mask)
         if kind != tl.float32:
             rest = (gated - upper.to(tl.float32)).to(kind)
-            tl.store(gated_ptr + pair_count * FFN + place, rest, mask=mask)
+            tl.store(gated_ptr + pair_count.to(tl.int64) * FFN + place, rest, mask=mask)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["pair_count"])
 def down(
-    gated_ptr, down_ptr, scale_ptr, factor_ptr, out_ptr,
-    order_ptr, tile_experts_ptr, tile_starts_ptr, tile_stops_ptr, pair_count, experts,
-    HIDDEN: tl.constexpr, FFN: tl.constexpr,
-    PACKED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, BLOCK: tl.constexpr,
+    gated_ptr, down_ptr, out_ptr, order_ptr, tiles_ptr, pair_count,
+    HIDDEN: tl.constexpr, FFN: tl.constexpr, SEATS: tl.constexpr, COLUMNS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """out [pairs, H] float32 = down_e gated."""
-    expert, pairs, chosen, works = sorted_tile(
-        order_ptr, tile_experts_ptr, tile_starts_ptr, tile_stops_ptr, experts, ROWS
-    )
-    if works:
+    """out [pairs, H] float32 = down_e gated, dense weights."""
+    expert, first, stop = tile_of(tiles_ptr)
+    if first < stop:
         halves: tl.constexpr = gated_ptr.dtype.element_ty != tl.float32
+        entry = first + tl.arange(0, SEATS)
+        chosen = entry < stop
+        pairs = tl.load(order_ptr + entry, mask=chosen, other=0)
         column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
         gated_row = gated_ptr + pairs.to(tl.int64)[:, None] * FFN
-        rest_row = gated_row + pair_count * FFN
-        stored, scales = expert * HIDDEN * FFN, expert * HIDDEN * (FFN // 16)
-        if PACKED:
-            stored = stored // 2
-        total = tl.zeros((ROWS, COLUMNS), tl.float32)
+        rest_row = gated_row + pair_count.to(tl.int64) * FFN
+        stored = expert.to(tl.int64) * HIDDEN * FFN
+        total = tl.zeros((SEATS, COLUMNS), tl.float32)
         for start in range(0, FFN, BLOCK):
             element = start + tl.arange(0, BLOCK)
             gated_mask = chosen[:, None] & (element < FFN)[None, :]
@@ -136,10 +167,7 @@ def down(
             rest = gated
             if halves:
                 rest = tl.load(rest_row + element[None, :], mask=gated_mask, other=0.0)
-            total = added_block(total, gated, rest, down_ptr + stored, scale_ptr + scales, column, start, HIDDEN, FFN,
-                                PACKED, BLOCK, halves)  # fmt: skip
-        if PACKED:
-            total *= tl.load(factor_ptr + expert) / SHRINK
+            total = added_block(total, gated, rest, down_ptr + stored, column, start, HIDDEN, FFN, BLOCK, halves)
         place = pairs.to(tl.int64)[:, None] * HIDDEN + column[None, :]
         tl.store(out_ptr + place, total, mask=chosen[:, None] & (column < HIDDEN)[None, :])
 
