@@ -25,9 +25,8 @@ CLOSE_SLACK_BYTES = 16 << 20  # what kernels and libraries keep for themselves
 def visited(request, tmp_path_factory) -> Iterator[tuple[Visit, Core, dict[str, Any]]]:
     """A visit with one core, and what it held when nothing had run over it yet, planned and measured."""
     visit = Visit(tmp_path_factory.mktemp("visit"), dry=False, weights=None)
-    before = visit.watch.held_bytes()
     core = visit.core(request.param)
-    memory = memory_of(visit, core, before)
+    memory = memory_of(core, visit.held_bytes[request.param])
     fill_pages(core)
     yield visit, core, memory
     visit.close()

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from flare.ops.attention import reference
-from flare.ops.attention.cuda import paged_attention, split_tokens, tickets_of, write_pages
+from flare.ops.attention.cuda import _MOST_SPLITS, paged_attention, split_tokens, tickets_of, write_pages
 from tests.ops.triton_device import DEVICE, TOLERANCES, draw, error
 
 # Triton's interpreter makes numbers of arrays that hold one.
@@ -104,7 +104,7 @@ def test_a_dead_batch_is_all_zeros(dtype: torch.dtype, tolerance: float) -> None
 
 @every_dtype
 def test_a_context_of_many_splits(dtype: torch.dtype, tolerance: float) -> None:
-    pages = 32 * split_tokens(1, 64) // 64 + 1
+    pages = _MOST_SPLITS * split_tokens(1, 64) // 64 + 1
     assert split_tokens(pages, 64) == 2 * split_tokens(1, 64)
     check(round_of([6000, 700], [2, 1], 2, pages, (3, 1, 16), dtype), tolerance)
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from flare.errors import PlanError
 from flare.ops.linear import cuda, reference
-from flare.ops.linear.cuda import linear, pack_linear
+from flare.ops.linear.cuda import Seats, linear, pack_linear
 from flare.ops.projection import Norm, Places
 from flare.ops.projection import cuda as projection
 from flare.ops.projection import reference as projection_reference
@@ -55,7 +55,7 @@ def test_linears_of_real_models_equal_the_definition(
 @every_dtype
 @pytest.mark.parametrize(
     ("bound", "value"),
-    [("_MANY_OUTPUTS", 4), ("_VECTOR_INPUTS", 4), ("_VECTOR_ROWS_AT_ONCE", 1)],
+    [("_MANY_OUTPUTS", 4), ("_SHORT_INPUTS", 4)],
 )
 def test_a_weight_of_any_size_is_cut_to_the_same_product(
     bound: str, value: int, dtype: torch.dtype, tolerance: float, monkeypatch: pytest.MonkeyPatch
@@ -70,11 +70,47 @@ def test_a_weight_of_any_size_is_cut_to_the_same_product(
         assert error(y, projection_reference.norm_gate(x.double(), wide, weight.double())) < 2 * tolerance
 
 
+CUTS = [Seats(8, 1, 18), Seats(16, 2, 1), Seats(32, 4, 2)]
+
+
+def cut_by(cut: Seats, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All products of few rows take this cut."""
+    monkeypatch.setattr(cuda, "seats", lambda packed: cut)
+    monkeypatch.setattr(projection, "_GATE_SEATS", cut)
+    monkeypatch.setattr(projection, "_HEAD_SEATS", cut)
+
+
 @every_dtype
-@pytest.mark.parametrize("counts", [range(1, cuda.VECTOR_ROWS + 1), (cuda.VECTOR_ROWS + 1, 16, 17, 32)])
-def test_a_row_has_the_same_bits_at_any_row_count_of_its_kernel(
-    counts: Sequence[int], dtype: torch.dtype, tolerance: float
+@pytest.mark.parametrize("cut", CUTS)
+def test_any_cut_of_seats_gives_the_same_products(
+    cut: Seats, dtype: torch.dtype, tolerance: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    cut_by(cut, monkeypatch)
+    for outputs, inputs in ((38, 72), (38, 264)):
+        weight, norm = weight_of((outputs, inputs), dtype), Norm(draw(inputs, dtype=dtype, seed=3), EPS)
+        wide, x = Norm(norm.weight.double(), EPS), draw(5, inputs, dtype=dtype) * 3
+        y = linear(x, pack_linear(weight, "dense"))
+        assert error(y, reference.linear(x.double(), weight.double())) < tolerance
+        gated = projection.norm_gate(x, norm, pack_linear(weight, "dense"))
+        assert error(gated, projection_reference.norm_gate(x.double(), wide, weight.double())) < 2 * tolerance
+
+
+def test_seats_without_a_row_are_neither_read_nor_stored() -> None:
+    packed, norm = pack_linear(weight_of((20, 72), torch.float32), "dense"), Norm(draw(72, seed=3), EPS)
+    held, out = draw(8, 72), torch.full((8, 20), torch.nan, device=DEVICE)
+    held[3:] = torch.nan
+    linear(held[:3], packed, out=out[:3])
+    assert not out[:3].isnan().any()
+    assert out[3:].isnan().all()
+    assert not projection.norm_gate(held[:3], norm, packed).isnan().any()
+
+
+@every_dtype
+def test_a_row_has_the_same_bits_at_any_row_count(dtype: torch.dtype, tolerance: float) -> None:
+    check_bits((*range(1, 10), 16, 17, cuda.FEW_ROWS), dtype)
+
+
+def check_bits(counts: Sequence[int], dtype: torch.dtype) -> None:
     packed, norm = pack_linear(weight_of((48, 72), dtype), "dense"), Norm(draw(72, dtype=dtype, seed=3), EPS)
     x = draw(counts[-1], 72, dtype=dtype)
 
@@ -83,10 +119,18 @@ def test_a_row_has_the_same_bits_at_any_row_count_of_its_kernel(
         projection.add_linear(residual, x, packed)
         return residual
 
+    def heads(x: Tensor) -> Tensor:
+        pools = torch.zeros(2, 2, 64, 1, 12, dtype=dtype, device=DEVICE)
+        index = torch.arange(len(x), device=DEVICE)
+        turns = rotary_rows(rotary_table(64, 12, BASE, dtype, DEVICE), torch.zeros_like(index))
+        query = projection.project_heads(x, norm, packed, turns, Places(pools[0], pools[1], index))
+        return torch.cat((query, pools.view(2, -1, 1, 12)[0, : len(x)], pools.view(2, -1, 1, 12)[1, : len(x)]), 1)
+
     operators: list[Callable[[Tensor], Tensor]] = [
         lambda x: linear(x, packed),
         lambda x: projection.norm_gate(x, norm, packed),
         added,
+        heads,
     ]
     for operator in operators:
         together = operator(x)
@@ -144,7 +188,7 @@ def pools_of(key_heads: int, dim: int, dtype: torch.dtype, device: str) -> Tenso
 def test_project_heads_turns_queries_and_places_keys(
     geometry: tuple[int, int, int], dtype: torch.dtype, tolerance: float
 ) -> None:
-    for rows in (1, 7, 24, 40) if geometry[2] < 64 else (2,):
+    for rows in (*range(1, 9), 24, 40) if geometry[2] < 16 else (2,):
         x, norm, weight, positions, index = heads_case(geometry, rows, dtype)
         dim = geometry[2]
         pools = pools_of(geometry[1], dim, dtype, DEVICE)

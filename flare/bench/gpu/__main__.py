@@ -75,7 +75,7 @@ def main(words: Sequence[str] | None = None) -> int:
         "--weights-parts", type=Path, help="folder with the pieces of that file, in order of their names"
     )
     parser.add_argument("--synthetic", action="store_true", help="seeded weights of SmolLM2's geometry (the default)")
-    parser.add_argument("--seconds", type=float, default=570.0, help="no part begins after so many seconds")
+    parser.add_argument("--seconds", type=float, default=570.0, help="no part begins later or runs longer")
     parser.add_argument("--dry-run", action="store_true", help="tiny sizes on the CPU: does every line run?")
     asked = parser.parse_args(words)
     names = [name for name in asked.parts.split(",") if name]

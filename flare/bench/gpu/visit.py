@@ -70,12 +70,14 @@ class Visit:
     Attributes:
         out: folder of the results; weights: a GGUF file or Hugging Face folder, None for seeded ones.
         startup: stage → seconds, by core.
+        held_bytes: what building a core left on the device beside its graphs' pool, by core; 0 where nobody counts.
     """
 
     out: Path
     dry: bool
     weights: Path | None
     startup: dict[str, dict[str, float]] = field(default_factory=dict)
+    held_bytes: dict[str, int] = field(default_factory=dict)
     _cores: dict[str, Core] = field(default_factory=dict)
     _refused: dict[str, Exception] = field(default_factory=dict)
 
@@ -133,7 +135,9 @@ class Visit:
             spent[stage] = spent.get(stage, 0.0) + now - last
             last = now
 
+        before_bytes = self.watch.held_bytes()
         core = build(config, progress, whole_catalog=True)
+        self.held_bytes[name] = self.watch.held_bytes() - before_bytes
         spent["rehearse"] = time.perf_counter() - last
         spent["all"] = time.perf_counter() - began
         return core

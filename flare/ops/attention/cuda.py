@@ -16,12 +16,13 @@ from torch import Tensor
 
 from flare.ops.attention.cuda_chunk import attend_chunk
 from flare.ops.attention.cuda_split import TILE_ROWS, attend_splits
+from flare.ops.cuda_early import early
 
 _SPLIT_ROWS = 128
 """Most rows × query heads of a key head that take splits; more have programs enough without."""
 
-_MOST_SPLITS = 32
-_LEAST_SPLIT = 256
+_MOST_SPLITS = 64
+_LEAST_SPLIT = 128
 _BLOCK = 128
 _WARPS = 4
 _JOINED = 8
@@ -66,7 +67,7 @@ def paged_attention(
 
 
 def split_tokens(pages: int, page_tokens: int) -> int:
-    """Positions of one split for a table of so many pages: 256, or more where that made over 32 splits."""
+    """Positions of one split for a table of so many pages: 128, or more where that made over 64 splits."""
     split = _LEAST_SPLIT
     while pages * page_tokens > split * _MOST_SPLITS:
         split *= 2
@@ -86,7 +87,7 @@ def _attend_splits(inputs: tuple[Tensor, ...], scale: float, strides: tuple[int,
     attend_splits[(units, lanes, splits)](
         *inputs, partial, statistics, tickets_of(q.device), scale, *strides, tables.shape[1] * shape["PAGE"],
         WIDTH=width, **shape, SPLIT=split, BLOCK=_BLOCK, SPLITS=splits, JOINED=min(splits, _JOINED),
-        num_warps=_WARPS,
+        num_warps=_WARPS, **early(q),
     )  # fmt: skip
 
 

@@ -11,6 +11,8 @@ nor width. Which program joins is a matter of chance; what it computes is not: i
 import triton
 import triton.language as tl
 
+from flare.ops.cuda_early import await_earlier
+
 TILE_ROWS = 16
 
 _LOG2E = tl.constexpr(1.4426950408889634)
@@ -45,6 +47,7 @@ def attend_splits(
     BLOCK: tl.constexpr,
     SPLITS: tl.constexpr,
     JOINED: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """Program (key head · tiles + tile, lane, split): splits without positions come last and hold nobody up.
 
@@ -62,11 +65,14 @@ def attend_splits(
     row, channel = member // GROUP, tl.arange(0, CHANNELS)
     held, whole = member < WIDTH * GROUP, (channel < DIM)[None, :]
     unit, head_of_row = lane * tl.num_programs(0) + tl.program_id(0), head * GROUP + member % GROUP
-    # Lengths, pages and queries are asked for at once; only keys and values wait for what they say.
-    length, count = tl.load(lengths + lane).to(tl.int32), tl.load(counts + lane).to(tl.int32)
+    # Lengths and pages are the round's, written long before, and read past L1, which may be older; the queries and
+    # their keys come from the kernel before this one.
+    length = tl.load(lengths + lane, cache_modifier=".cg").to(tl.int32)
+    count = tl.load(counts + lane, cache_modifier=".cg").to(tl.int32)
     table = page_tables + lane * table_lane
     position = split * SPLIT + tl.arange(0, BLOCK)
-    page = tl.load(table + position // PAGE, mask=position < table_tokens, other=0)
+    page = tl.load(table + position // PAGE, mask=position < table_tokens, other=0, cache_modifier=".cg")
+    await_earlier(EARLY)
     start = query + lane.to(tl.int64) * query_lane + head_of_row[:, None] * query_head + row[:, None] * query_row
     q = tl.load(start + channel[None, :], mask=held[:, None] & whole, other=0.0)
     active = held & (row < count)
@@ -184,17 +190,28 @@ def _join(
 def _join_some(
     partial, statistics, spread, first, live, active, top, weight, total, CHANNELS: tl.constexpr, JOINED: tl.constexpr
 ):
-    """The running softmax after up to JOINED more splits, all read at once, past L1, which may be older."""
-    channel, some = tl.arange(0, CHANNELS), tl.arange(0, JOINED)
-    slot = (first + some)[:, None] * 16 + tl.arange(0, 16)[None, :]
-    held = (some < live)[:, None] & active[None, :]
-    tops = tl.load(statistics + slot, mask=held, other=float("-inf"), cache_modifier=".cg")
-    weights = tl.load(statistics + spread + slot, mask=held, other=0.0, cache_modifier=".cg")
-    place = partial + slot[:, :, None] * CHANNELS + channel[None, None, :]
-    part = tl.load(place, mask=held[:, :, None], other=0.0, cache_modifier=".cg")
-    higher = tl.maximum(top, tl.max(tops, 0))
+    """The running softmax after up to JOINED more splits.
+
+    All are asked for before one is used, past L1, which may be older; a split is a tile of its own, so that each thread
+    adds up its own elements.
+    """
+    channel = tl.arange(0, CHANNELS)
+    tops, weights, parts = (), (), ()
+    higher = top
+    for index in tl.static_range(JOINED):
+        slot = (first + index) * 16 + tl.arange(0, 16)
+        held = active & (index < live)
+        part = partial + slot[:, None] * CHANNELS + channel[None, :]
+        tops = tops + (tl.load(statistics + slot, mask=held, other=float("-inf"), cache_modifier=".cg"),)  # noqa: RUF005
+        weights = weights + (tl.load(statistics + spread + slot, mask=held, other=0.0, cache_modifier=".cg"),)  # noqa: RUF005
+        parts = parts + (tl.load(part, mask=held[:, None], other=0.0, cache_modifier=".cg"),)  # noqa: RUF005
+    for index in tl.static_range(JOINED):
+        higher = tl.maximum(higher, tops[index])
     base = tl.where(higher == float("-inf"), 0.0, higher)
-    share, kept = tl.exp2(tops - base[None, :]), tl.exp2(top - base)
-    weight = weight * kept + tl.sum(weights * share, 0)
-    total = total * kept[:, None] + tl.sum(part * share[:, :, None], 0)
+    kept = tl.exp2(top - base)
+    weight, total = weight * kept, total * kept[:, None]
+    for index in tl.static_range(JOINED):
+        share = tl.exp2(tops[index] - base)
+        weight += weights[index] * share
+        total += parts[index] * share[:, None]
     return higher, weight, total

@@ -1,99 +1,72 @@
-"""CUDA linears: plain weights; up to 8 rows by warps on their own, up to 32 on matrix units, more by cuBLAS.
+"""CUDA linears: plain weights; up to 32 rows in seats of the matrix unit, more by cuBLAS.
 
-The cuts are the best of those timed on an H200 for the weights of SmolLM2-135M in bfloat16.
+The cuts are the best of those timed on an H200 for bfloat16 weights of SmolLM2-135M and Qwen3.8.
 """
 
 # Triton's constants and launch options are not what a kernel's signature says.
 # pyright: reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false, reportAssignmentType=false
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import triton
 from torch import Tensor
 from torch.nn import functional
 
 from flare.errors import PlanError
-from flare.ops.linear.cuda_rows import linear_rows
-from flare.ops.linear.cuda_vector import linear_vector
+from flare.ops.cuda_early import early
+from flare.ops.linear.cuda_few import SEATS, linear_few
 from flare.ops.linear.packed import PackedLinear
 from flare.plan.packing import check_linear_format
 
-VECTOR_ROWS = 8
-"""Most rows the vector kernels take: their work grows with the rows, a matrix unit's does not up to 16."""
-
 FEW_ROWS = 32
-"""Most rows the few-row kernels take: a round of four requests with seven drafts each."""
+"""Most rows the kernels with seats take: a round of four requests with seven drafts each."""
 
-_MANY_OUTPUTS = 8192
-_WARP_BYTES = 128
-
-_LANES_BYTES = 512
-_VECTOR_INPUTS = 2048
-_VECTOR_BLOCK = 2
-_VECTOR_ROWS_AT_ONCE = 2
-_SHORT_INPUTS = 1024
+_SHORT_INPUTS, _LONG_INPUTS = 1024, 2048
+_SOME_OUTPUTS, _MANY_OUTPUTS = 1024, 8192
+_TILE_BYTES = 64
 
 
-@dataclass(frozen=True)
-class Tile:
-    """How one weight's product on matrix units is cut; it follows from the weight's shape alone.
+class Seats(NamedTuple):
+    """How one weight's product with seats is cut.
 
     Attributes:
-        block: outputs of a program; slices: parts its inputs are cut into; slice: inputs of a part at a time.
-        stages: reads under way before the first is used.
-        warps: one for each slice where there are several.
+        outputs: rows of the weight of a program, a power of two from 8 on.
+        slices: warps of a program; inputs are dealt to them.
+        tiles: most reads of 64 bytes of a weight row that a warp has under way at once.
+        registers: most registers of a lane, where the compiler would take too many.
     """
 
-    block: int
+    outputs: int
     slices: int
-    slice: int
-    stages: int
-    warps: int
+    tiles: int
+    registers: int | None = None
 
-    def constants(self) -> dict[str, int]:
-        """What the kernels take as constants."""
+    def constants(self, rows: int, packed: PackedLinear) -> dict[str, int | None]:
+        """What the kernels take as constants; tiles are shared evenly by the passes through the inputs."""
+        tile = _TILE_BYTES // packed.payload.element_size()
+        count = -(-packed.columns // (tile * self.slices))
+        passes = -(-count // self.tiles)
         return {
-            "BLOCK": self.block,
+            "K": packed.columns,
+            "ROWS": max(SEATS.value, 1 << (rows - 1).bit_length()),
+            "OUTPUTS": self.outputs,
             "SLICES": self.slices,
-            "SLICE": self.slice,
-            "STAGES": self.stages,
-            "num_warps": self.warps,
-            "num_stages": self.stages,
+            "TILES": -(-count // passes),
+            "num_warps": self.slices,
+            "maxnreg": self.registers,
+            **early(packed.payload),
         }
 
 
-def tile(packed: PackedLinear) -> Tile:
-    """The cut of a weight: narrow blocks of outputs fill the chip, wide ones reread the rows less often."""
-    warp_inputs = _WARP_BYTES // packed.payload.element_size()
+def seats(packed: PackedLinear) -> Seats:
+    """The cut of a weight that nothing is fused with; it follows from the weight's shape alone."""
     if packed.rows >= _MANY_OUTPUTS:
-        return Tile(block=128, slices=1, slice=warp_inputs, stages=4, warps=4)
+        return Seats(32, 2, 5)
     if packed.columns <= _SHORT_INPUTS:
-        return Tile(block=8, slices=2, slice=warp_inputs, stages=4, warps=2)
-    return Tile(block=8, slices=4, slice=2 * warp_inputs, stages=3, warps=4)
-
-
-def takes_vectors(rows: int, packed: PackedLinear) -> bool:
-    """Whether the vector kernels take so many rows: a row of the weight fits in a warp's registers, and few outputs."""
-    return rows <= VECTOR_ROWS and packed.columns <= _VECTOR_INPUTS and packed.rows < _MANY_OUTPUTS
-
-
-def vector_cut(rows: int, packed: PackedLinear) -> tuple[int, int, dict[str, int]]:
-    """Groups of rows, outputs of a warp, and what the vector kernels take as constants."""
-    at_once = min(1 << (rows - 1).bit_length(), _VECTOR_ROWS_AT_ONCE)
-    constants = {
-        "K": packed.columns,
-        "ROWS": at_once,
-        "BLOCK": _VECTOR_BLOCK,
-        "SLICE": _LANES_BYTES // packed.payload.element_size(),
-        "num_warps": 1,
-    }
-    return -(-rows // at_once), _VECTOR_BLOCK, constants
-
-
-def filled(rows: int) -> int:
-    """Rows of the matrix kernels' tiles."""
-    assert rows <= FEW_ROWS, rows
-    return 16 if rows <= 16 else FEW_ROWS
+        return Seats(16, 2, 9)
+    if packed.columns <= _LONG_INPUTS:
+        return Seats(8, 4, 12)
+    return Seats(8, 8, 10) if packed.rows < _SOME_OUTPUTS else Seats(16, 4, 8)
 
 
 def pack_linear(weight: Tensor, linear_format: str) -> PackedLinear:
@@ -127,14 +100,8 @@ def launch_rows(x: Tensor, packed: PackedLinear, y: Tensor, *, added: bool) -> N
     x, rows = in_rows(x), x.shape[0]
     assert y.stride(1) == 1, "rows lie in one piece"
     operands = (x, packed.payload, y, x.stride(0), y.stride(0), rows, packed.rows)
-    if takes_vectors(rows, packed):
-        groups, block, constants = vector_cut(rows, packed)
-        linear_vector[(groups, triton.cdiv(packed.rows, block))](*operands, ADDED=added, **constants)
-        return
-    cut = tile(packed)
-    linear_rows[(triton.cdiv(packed.rows, cut.block),)](
-        *operands, K=packed.columns, ADDED=added, ROWS=filled(rows), **cut.constants()
-    )
+    few = seats(packed)
+    linear_few[(triton.cdiv(packed.rows, few.outputs),)](*operands, ADDED=added, **few.constants(rows, packed))
 
 
 def in_rows(x: Tensor) -> Tensor:

@@ -13,8 +13,9 @@ outputs  `project_heads`: q [R, Hq, D] of the normed rows, turned by their posit
          `add_linear`: residual += x · Wᵀ in place
 
 The same as `rms_norm`, `linear`, `apply_rotary`, `write_pages`, `silu_mul` and a sum one after the other, except that
-an operator may keep what lies between them in float32 instead of rounding it. Rows do not touch each other, and a row's
-bits do not depend on R where those of `linear` do not.
+an operator may keep what lies between them in float32 instead of rounding it, and may round a row times the norm's
+weight and scale its products instead of rounding the normed row. Rows do not touch each other, and a row's bits do not
+depend on R where those of `linear` do not.
 """
 
 from dataclasses import dataclass
