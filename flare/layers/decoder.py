@@ -100,6 +100,7 @@ class DenseDecoder:
 
     def verify(self, rows: Rows) -> Hidden:
         ops = self.ops
+        # Before the embedding: the first layer reads these while the operator just before it may still run.
         rotary = ops.rotary_rows(self.rotary, rows.positions.view(-1))
         residual = self.embed(rows.tokens.view(-1))
         for (attention, mlp), (attention_norm, mlp_norm) in zip(self.layers, self.norms, strict=True):

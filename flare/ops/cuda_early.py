@@ -1,6 +1,6 @@
 """Early launch: a kernel begins while the one before it ends, and waits where it first needs what that one wrote.
 
-A round of a small model is a chain of some 150 kernels of a few microseconds. Launched early (CUDA's programmatic
+A round of a small model is a chain of some 170 kernels of a few microseconds. Launched early (CUDA's programmatic
 dependent launch; a captured graph keeps such edges) a kernel's start and its reads of weights fall into the end of the
 kernel before it.
 """

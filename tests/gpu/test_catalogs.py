@@ -18,8 +18,6 @@ from flare.device.rehearsal import clear
 
 pytestmark = pytest.mark.gpu
 
-CLOSE_SLACK_BYTES = 16 << 20  # what kernels and libraries keep for themselves
-
 
 @pytest.fixture(scope="module", params=["smollm2", "qwen38_small"])
 def visited(request, tmp_path_factory) -> Iterator[tuple[Visit, Core, dict[str, Any]]]:

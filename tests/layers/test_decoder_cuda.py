@@ -1,6 +1,8 @@
 """A dense decoder over the CUDA operators computes what it computes over the CPU's: prompt chunk, rounds, poison."""
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import fields, replace
+from typing import Any
 
 import pytest
 import torch
@@ -68,7 +70,7 @@ def logits(decoder: DenseDecoder, device: str, tokens: Tensor, counts: list[int]
     lanes = len(counts)
     pages = PageTables(TABLES[:lanes].to(device), null_page=8, context=SHAPE.context)
     held = (tokens, *(torch.tensor(x) for x in (counts, lengths)), torch.arange(lanes))
-    rows = causal_rows(*(x.to(device) for x in held), pages)
+    rows = causal_rows(*(x.to(device) for x in held), pages=pages)
     y = decoder.head(decoder.verify(rows).output)
     return y.view(*tokens.shape, -1)[rows.active].cpu()
 
@@ -83,3 +85,21 @@ def test_both_operator_sets_compute_the_same_decoder(monkeypatch: pytest.MonkeyP
         expected, y = (logits(decoder, device, tokens, counts, lengths) for decoder, device in decoders)
         # Both sum in float32, in different orders: each is 1e-6 to 3e-6 from float64 here; a wrong step shows as 1e-2.
         assert error(y, expected) < 1e-5, width
+
+
+def test_what_a_layer_reads_early_is_older_than_the_operator_before_it() -> None:
+    called: list[str] = []
+
+    def noted(name: str, operator: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any, **options: Any) -> Any:
+            called.append(name)
+            return operator(*args, **options)
+
+        return run
+
+    plain = {each.name: getattr(CPU, each.name) for each in fields(CPU)}
+    decoder = bound(replace(CPU, **{name: noted(name, op) for name, op in plain.items() if callable(op)}), "cpu")
+    called.clear()
+    logits(decoder, "cpu", torch.zeros(1, 2, dtype=torch.int64), [2], [0])
+    first = called.index("project_heads")
+    assert "rotary_rows" in called[: first - 1] and called[first - 1] != "rotary_rows"

@@ -79,7 +79,7 @@ def test_a_mutant_turns_its_fact_false(name: str, monkeypatch: pytest.MonkeyPatc
 def test_a_cut_for_each_row_count_turns_equal_bits_false(monkeypatch: pytest.MonkeyPatch) -> None:
     constants = facts.Seats.constants
 
-    def by_rows(cut: facts.Seats, rows: int, packed: PackedLinear) -> dict[str, int | None]:
+    def by_rows(cut: facts.Seats, rows: int, packed: PackedLinear) -> dict[str, int]:
         return constants(cut._replace(slices=1 if rows <= 4 else 4), rows, packed)
 
     refuted(

@@ -1,13 +1,8 @@
-"""CUDA routing and experts: few rows and many, both formats, rows apart, pairs sorted, the packed decoder by words."""
+"""CUDA routing and experts: few rows and many, both formats, rows apart, pairs sorted."""
 
-import linecache
 from collections.abc import Callable
 from functools import lru_cache
-from math import ldexp
-from pathlib import Path
-from types import ModuleType
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -238,56 +233,6 @@ def test_pairs_are_sorted_by_expert_and_cut_into_tiles(case: str) -> None:
     assert cuda._sorted(other, experts, seats).number == made.number
 
 
-def mutate(monkeypatch: pytest.MonkeyPatch, module: str, old: str, new: str) -> None:
-    """A module of kernels with one expression replaced, compiled anew."""
-    path = Path(getattr(cuda, module).__file__)
-    source = path.read_text()
-    assert old in source
-    mutant = ModuleType("mutant")
-    mutant.__file__ = str(path)
-    linecache_name = f"<mutant {new}>"
-    linecache.cache[linecache_name] = (len(source), None, source.replace(old, new).splitlines(True), linecache_name)
-    exec(compile(source.replace(old, new), linecache_name, "exec"), vars(mutant))
-    monkeypatch.setattr(cuda, module, mutant)
-
-
-def test_a_mutant_that_ranks_pairs_backwards_sorts_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
-    ids, experts, seats = SORTED["one expert takes all"]
-    mutate(monkeypatch, "cuda_kernels", "beside[None, :] < entry[:, None]", "beside[None, :] > entry[:, None]")
-    assert not torch.equal(cuda._sorted(ids, experts, seats).order.long(), ids.flatten().sort(stable=True).indices)
-
-
-@pytest.mark.usefixtures("few_in_float32")
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize(
-    ("module", "taken", "old", "new"),
-    [
-        ("cuda_few", "few", "while first < stop", "while first < SEATS"),
-        ("cuda_few", "few", "(0, 2, 1, 3)", "(0, 1, 2, 3)"),
-        ("cuda_few", "few", "(2, 1, 0)), (rows, 8, 1)", "(2, 0, 1)), (rows, 8, 1)"),
-        ("cuda_few", "few", "place + 1, 0), 1)", "place, 0), 1)"),
-        ("cuda_few", "few", "first + tl.arange(0, SEATS)", "first + 1 + tl.arange(0, SEATS)"),
-        ("cuda_few", "seated", "tl.minimum(entry, stop - 1)", "tl.minimum(entry + 1, stop - 1)"),
-        ("cuda_few", "seated", "taken = entry < stop", "taken = entry < stop - 1"),
-        ("cuda_many", "tiles of 16", "(0, 2, 3, 1, 4)", "(0, 1, 2, 3, 4)"),
-        ("cuda_many", "tiles of 16", "lane * 16 + within // 16 * 4", "lane * 16 + within // 16 * 2"),
-        ("cuda_many", "tiles of 16", "column = element_at(position)", "column = position"),
-        ("cuda_many", "tiles of 16", "taken = entry < stop", "taken = entry < stop - 1"),
-        ("cuda_many", "tiles of 16", "at + TILE // 2", "at + TILE // 4"),
-        ("cuda_many", "tiles of 16", "pair // CHOICES", "pair // (CHOICES + 1)"),
-        ("cuda_kernels", "tiles of 16", "start[None, :] + nth * SEATS", "start[None, :]"),
-        ("cuda_kernels", "seated", "nth < needed[None, :]", "nth < needed[None, :] - 1"),
-    ],
-)
-def test_a_mutant_differs(module: str, taken: str, old: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    # More rows than seats; more channels than one place of an arrangement holds in order.
-    rows, ffn = (9, 16) if module == "cuda_few" else (19, 80)
-    weights, x, routing = stored(matrices(EXPERTS, 144, ffn), packed=True), draw(rows, 144), crowded(rows, EXPERTS, 3)
-    take(monkeypatch, taken)
-    mutate(monkeypatch, module, old, new)
-    assert not error(cuda.experts(x, routing, weights), expected(x, routing, weights)) < 1e-2
-
-
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
 @pytest.mark.parametrize("rows", [4, 40])
 def test_a_poisoned_row_names_experts_and_reaches_no_other_row(rows: int) -> None:
@@ -328,74 +273,6 @@ def test_golden_nvfp4_experts_agree() -> None:
     routing = cuda.route(tensors["router_logits"].to(DEVICE), params["top_k"])
     assert torch.equal(routing.experts.cpu(), tensors["topk_ids"])
     assert error(cuda.experts(x, routing, placed), expected(x, routing, weights)) < 1e-6
-
-
-class Ptx:
-    """The few instructions of the packed decoder, as the PTX manual defines them, on 32-bit words."""
-
-    def __init__(self, words: dict[str, int]) -> None:
-        self.words = words
-
-    def value(self, operand: str) -> int:
-        return self.words[operand] if operand in self.words else int(operand, 0)
-
-    def run(self, text: str) -> dict[str, int]:
-        for line in text.replace("{", "").replace("}", "").split(";"):
-            name, _, rest = line.strip().partition(" ")
-            if name and not name.startswith("."):
-                target, *sources = [part.strip() for part in rest.split(",")]
-                self.words[target] = getattr(self, name.replace(".", "_"))(*map(self.value, sources)) & 0xFFFFFFFF
-        return self.words
-
-    def prmt_b32(self, a: int, b: int, selector: int) -> int:
-        both = (a | b << 32).to_bytes(8, "little")
-        return sum(both[selector >> 4 * place & 7] << 8 * place for place in range(4))
-
-    def shr_b32(self, a: int, count: int) -> int:
-        return a >> count
-
-    def shl_b32(self, a: int, count: int) -> int:
-        return a << count
-
-    def and_b32(self, a: int, b: int) -> int:
-        return a & b
-
-    def lop3_b32(self, a: int, b: int, c: int, table: int) -> int:
-        chosen = [(a >> bit & 1) << 2 | (b >> bit & 1) << 1 | (c >> bit & 1) for bit in range(32)]
-        return sum((table >> index & 1) << bit for bit, index in enumerate(chosen))
-
-    def mul_rn_bf16x2(self, a: int, b: int) -> int:
-        product = 0
-        for half in (0, 16):
-            exact = bfloat16(a >> half & 0xFFFF) * bfloat16(b >> half & 0xFFFF)
-            assert exact == float(np.float32(exact))
-            bits = int(np.float32(exact).view(np.uint32))
-            assert bits & 0xFFFF == 0, "the product is exact in bfloat16"
-            product |= bits >> 16 << half
-        return product
-
-
-def bfloat16(bits: int) -> float:
-    return float(np.array(bits << 16, np.uint32).view(np.float32))
-
-
-def test_the_packed_decoder_is_exact_for_every_byte_and_scale() -> None:
-    magnitudes = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
-    scales = torch.arange(127, dtype=torch.uint8).view(torch.float8_e4m3fn).float()
-    for number, scale in enumerate(scales.tolist()):
-        raised = torch.tensor(scale * 2.0**118).bfloat16()
-        assert float(raised) == ldexp(scale, 118)
-        half = int(raised.view(torch.int16))
-        for first in range(number % 4, 256, 4 if number else 1):
-            code = [(first + 37 * place) % 256 for place in range(4)]
-            word = sum(byte << 8 * place for place, byte in enumerate(code))
-            words = Ptx({"$4": word, "$5": half << 16 | half, "$6": half << 16 | half}).run(formats._PAIRS.value)
-            for side, shift in ((0, 0), (2, 4)):
-                for place, byte in enumerate(code):
-                    made = bfloat16(words[f"${side + place // 2}"] >> 16 * (place % 2) & 0xFFFF)
-                    nibble = byte >> shift & 15
-                    value = magnitudes[nibble & 7] * (-1 if nibble & 8 else 1)
-                    assert made == value * scale * formats.SHRINK.value, (scale, byte)
 
 
 @lru_cache

@@ -34,6 +34,7 @@ from flare.bench.gpu import (
 )
 from flare.bench.gpu.visit import Visit
 from flare.bench.gpu.weights import joined
+from flare.device.memory import cuda_usable
 from flare.errors import FlareError
 
 
@@ -82,6 +83,8 @@ def main(words: Sequence[str] | None = None) -> int:
     unknown = [name for name in names if name not in PARTS]
     if unknown:
         parser.error(f"no part {', '.join(unknown)}; there are {', '.join(PARTS)}")
+    if not (asked.dry_run or cuda_usable()):
+        parser.error("a visit needs a CUDA device and Triton; --dry-run runs every line in tiny sizes on a CPU")
     asked.out.mkdir(parents=True, exist_ok=True)
     torch.set_grad_enabled(False)
     visit = Visit(out=asked.out, dry=asked.dry_run, weights=None if asked.synthetic else _weights(asked))

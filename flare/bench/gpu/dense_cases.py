@@ -102,8 +102,9 @@ def _heads(rows: int, heads: tuple[int, int, int], hidden: int) -> Entry:
 
     def prepare(operators: Operators, operands: tuple[Tensor, ...]) -> tuple[Any, ...]:
         x, weight, matrix, k_pages, v_pages, index = operands
-        table = operators.rotary_table(256, dim, 1e5, x.dtype)
-        turns, places = operators.rotary_rows(table, index), Places(k_pages, v_pages, index)
+        turns = operators.rotary_rows(operators.rotary_table(256, dim, 1e5, x.dtype), index)
+        # Copied after that, as turns must not be what the operator just before the projection wrote.
+        places = Places(k_pages.clone(), v_pages.clone(), index)
         return x, Norm(weight, EPS), operators.pack_linear(matrix, "dense"), turns, places
 
     def call(operators: Operators, operands: tuple[Any, ...]) -> tuple[Tensor, ...]:

@@ -25,23 +25,22 @@ def measure(visit: Visit) -> dict[str, Any]:
     paths = gpu_files(Path("tests"))
     output = visit.out / "pytest.txt"
     output.write_text("")
-    counts: Counter[str] = Counter()
-    failed: dict[str, list[str]] = {}
 
-    def run(path: str) -> None:
+    def run(path: str) -> tuple[Counter[str], list[str] | None]:
         done = subprocess.run(command(path), capture_output=True, text=True, check=False)
         lines = (done.stdout + done.stderr).splitlines()
         with output.open("a") as file:
             file.write("\n".join([f"## {path}", *lines, ""]))
         found = counted(lines)
-        counts.update(found)
-        if done.returncode or (found["skipped"] and not visit.dry):
-            failed[path] = lines[-TAIL_LINES:]
+        broken = done.returncode != 0 or (found["skipped"] > 0 and not visit.dry)
+        return found, lines[-TAIL_LINES:] if broken else None
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        list(pool.map(run, [path for path in paths if path not in ALONE]))
-    for path in ALONE:
-        run(path)
+        beside = [path for path in paths if path not in ALONE]
+        ran = dict(zip(beside, pool.map(run, beside), strict=True))
+    ran |= {path: run(path) for path in ALONE}
+    counts = sum((found for found, _ in ran.values()), Counter())
+    failed = {path: end for path, (_, end) in ran.items() if end is not None}
     return {"ok": not failed, "counts": dict(counts), "command": " ".join(command("FILE")), "failed": failed}
 
 

@@ -14,5 +14,6 @@ may hold anything. An operator may clear the rest of a lane's last page, which i
 
 A row's bits depend on neither batch nor width: on the CPU in float32, on CUDA in every dtype for up to 128 rows × query
 heads of a key head in a lane. On CUDA the calls of one stream share counters: a graph replays on the stream it was
-captured on, or on one ordered with it.
+captured on, or on one ordered with it. There page_tables, lengths and counts are read while the kernel launched just
+before may still run: it must not be the one that writes them (`flare/ops/cuda_early.py`).
 """

@@ -33,15 +33,13 @@ class Seats(NamedTuple):
         outputs: rows of the weight of a program, a power of two from 8 on.
         slices: warps of a program; inputs are dealt to them.
         tiles: most reads of 64 bytes of a weight row that a warp has under way at once.
-        registers: most registers of a lane, where the compiler would take too many.
     """
 
     outputs: int
     slices: int
     tiles: int
-    registers: int | None = None
 
-    def constants(self, rows: int, packed: PackedLinear) -> dict[str, int | None]:
+    def constants(self, rows: int, packed: PackedLinear) -> dict[str, int]:
         """What the kernels take as constants; tiles are shared evenly by the passes through the inputs."""
         tile = _TILE_BYTES // packed.payload.element_size()
         count = -(-packed.columns // (tile * self.slices))
@@ -53,7 +51,6 @@ class Seats(NamedTuple):
             "SLICES": self.slices,
             "TILES": -(-count // passes),
             "num_warps": self.slices,
-            "maxnreg": self.registers,
             **early(packed.payload),
         }
 

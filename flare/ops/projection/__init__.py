@@ -16,6 +16,9 @@ The same as `rms_norm`, `linear`, `apply_rotary`, `write_pages`, `silu_mul` and 
 an operator may keep what lies between them in float32 instead of rounding it, and may round a row times the norm's
 weight and scale its products instead of rounding the normed row. Rows do not touch each other, and a row's bits do not
 depend on R where those of `linear` do not.
+
+On CUDA the row tensors and the index of `project_heads` are read while the kernel launched just before may still run:
+it must not be the one that writes them (`flare/ops/cuda_early.py`).
 """
 
 from dataclasses import dataclass

@@ -2,7 +2,8 @@
 
 Contract: the card in `law.py`. Five launches of fixed grids. Rows that keep few tokens (temperature 0, or top-k up to
 128) are done after two; the others are marked and finished by `cuda_dense.py`, whose launches return at once elsewhere.
-Nothing is read on the host. All sums run in a fixed order, so a row has the same bits in any lane, batch and width.
+Nothing is read on the host. Sums run in a fixed order or are of integers, so a row has the same bits in any lane, batch
+and width.
 
 The scan clears the output and keeps the maximum of each group of neighbouring logits. The k-th largest of these bounds
 the k-th largest logit from below: only groups that reach it are read again, and few logits in them do. Survivors are
@@ -20,12 +21,22 @@ import triton.language as tl
 from torch import Tensor
 
 from flare.ops.sampling.cuda_dense import finish_dense_rows
-from flare.ops.sampling.cuda_masses import BINS, DONE, SLACK_NATS, THRESHOLDS, TOTAL, Marks, new_marks, scaled_by
+from flare.ops.sampling.cuda_masses import (
+    BINS,
+    DONE,
+    MOST_LOGITS,
+    SLACK_NATS,
+    THRESHOLDS,
+    TOTAL,
+    Marks,
+    new_marks,
+    scaled_by,
+)
 from flare.ops.sampling.cuda_rows import INFINITY, Output, adjusted, ordered, place_of, row_inputs, unordered
 from flare.ops.sampling.tables import LawRows, PolicyTable
 
 _TILE = 2048
-_GROUPS = 2048  # most group maxima of a row, for vocabularies up to 2^22
+_GROUPS = 2048  # most group maxima of a row
 _CHUNK = 4096  # logits read again at a time
 _CANDIDATES = 256  # a row where more reach the bound goes the dense way
 _MOST_K = tl.constexpr(128)
@@ -46,6 +57,7 @@ class Candidates(NamedTuple):
 def target_law(logits: Tensor, rows: LawRows, policy: PolicyTable, *, out: Tensor) -> Tensor:
     """Fill `out` [B, W, V + 1] float32 with the law of every row; see the card."""
     lanes, width, vocab = logits.shape
+    assert vocab <= MOST_LOGITS, "masses of a row that keeps many tokens are summed as integers"
     group = min(max(triton.next_power_of_2(triton.cdiv(vocab, _GROUPS)), 16), _TILE)
     tiles, count = triton.cdiv(vocab + 1, _TILE), lanes * width
     inputs, output = row_inputs(logits, rows, policy), Output(out, out.stride(0), out.stride(1))

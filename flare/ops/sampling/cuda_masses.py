@@ -18,7 +18,8 @@ DONE, TOTAL, THRESHOLDS = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)  # w
 
 BINS = 2048
 _BINS_PER_NAT = tl.constexpr(51.0)  # over the 40 nats below the peak; the last bin takes the rest, which weighs nothing
-UNIT = tl.constexpr(2.0**44)  # masses count in this fraction of the peak's; 2^18 such peaks fit into an int64
+UNIT = tl.constexpr(2.0**44)  # masses count in this fraction of the peak's
+MOST_LOGITS = 2**19 - 1  # so many masses of peaks fit into an int64
 SLACK_NATS = tl.constexpr(1e-9)  # far more than what rounding moves a logit by
 
 

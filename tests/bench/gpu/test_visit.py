@@ -1,12 +1,13 @@
 """The visit's script runs from end to end on a CPU, and a part that breaks does not take the others with it."""
 
 import json
+import sys
 
 import pytest
 import torch
 
 from flare.bench.gpu import __main__ as script
-from flare.bench.gpu import laws
+from flare.bench.gpu import laws, suite
 from flare.bench.gpu.visit import Visit
 from flare.bench.gpu.weights import joined
 from flare.errors import PlanError
@@ -66,6 +67,23 @@ def test_no_part_begins_when_the_time_is_up(tmp_path):
     assert script.guarded(script.PARTS["machine"], visit, 0.5)["error"] == "no time was left"
 
 
+def test_the_suite_adds_up_all_files_and_names_those_that_fail(tmp_path, monkeypatch):
+    said = {"a": ("3 passed, 1 skipped in 0.1s", 0), "b": ("1 failed, 2 passed in 0.2s", 1), "silent": ("", 9)}
+
+    def command(path: str) -> list[str]:
+        line, status = said.get(path, ("", 0))
+        return [sys.executable, "-c", f"print({line!r}); raise SystemExit({status})"]
+
+    monkeypatch.setattr(suite, "ALONE", ("silent",))
+    monkeypatch.setattr(suite, "gpu_files", lambda folder: list(said))
+    monkeypatch.setattr(suite, "command", command)
+    found = suite.measure(Visit(tmp_path, dry=True, weights=None))
+    assert found["counts"] == {"passed": 5, "skipped": 1, "failed": 1}
+    assert not found["ok"] and list(found["failed"]) == ["b", "silent"]
+    assert suite.measure(Visit(tmp_path, dry=False, weights=None))["failed"].keys() == {"a", "b", "silent"}
+    assert all(f"## {path}" in (tmp_path / "pytest.txt").read_text() for path in said)
+
+
 def test_a_carried_file_is_joined_in_the_order_of_its_pieces(tmp_path):
     for name, content in {"w.ab": b"second", "w.aa": b"first "}.items():
         (tmp_path / name).write_bytes(content)
@@ -77,3 +95,11 @@ def test_the_chi_square_finds_a_wrong_law():
     assert laws.chi_square(torch.tensor([5010, 2990, 2000, 0]), law)["holds"]
     assert not laws.chi_square(torch.tensor([4000, 4000, 2000, 0]), law)["holds"]
     assert laws.chi_square(torch.tensor([5000, 3000, 1999, 1]), law)["outside_the_support"] == 1
+
+
+def test_a_visit_without_a_device_is_refused_in_one_line(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(script, "cuda_usable", lambda: False)
+    with pytest.raises(SystemExit, match="2"):
+        script.main(["--out", str(tmp_path / "visit")])
+    assert "a visit needs a CUDA device and Triton; --dry-run" in capsys.readouterr().err
+    assert not (tmp_path / "visit").exists()

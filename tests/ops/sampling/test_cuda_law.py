@@ -6,7 +6,7 @@ from random import Random
 import pytest
 import torch
 
-from flare.ops.sampling import law_cpu
+from flare.ops.sampling import cuda_masses, law_cpu
 from tests.ops.sampling.device import target_law
 from tests.sampling.law_checks import Lane, Policy, check_rows_equal_one_token_laws, make_lane, make_round, run_law
 
@@ -107,3 +107,11 @@ def test_a_row_has_the_same_bits_in_any_lane_batch_and_width(top_k: int):
 
 def test_rows_equal_one_token_decoding_after_the_same_prefix():
     check_rows_equal_one_token_laws(target_law, rounds=4)
+
+
+def test_a_row_whose_masses_no_sum_could_hold_is_refused():
+    most, unit = cuda_masses.MOST_LOGITS, int(cuda_masses.UNIT.value)
+    assert most * unit <= torch.iinfo(torch.int64).max < (most + 1) * unit
+    lane = Lane(NEUTRAL, [], [[0.0] * (most + 1)], [None])
+    with pytest.raises(AssertionError, match="summed as integers"):
+        run_law(target_law, [lane], most + 1, 1, torch.float32)
