@@ -9,6 +9,7 @@ import pytest
 
 from flare.runtime.constraints.grammar import GrammarMatcher, Grammars
 from flare.runtime.constraints.wishes import Wish
+from flare.server.engine_thread import thread
 from tests.runtime.constraints.obedient import take_masks
 from tests.server.serving import WAIT_S, answering, scripted, until
 
@@ -196,17 +197,31 @@ def test_a_drain_answers_what_is_compiled_for(compilations):
         assert served.outcome == [0]
 
 
-def test_an_engine_that_stops_meanwhile_is_said(compilations):
+def test_a_second_signal_tells_who_waits_for_a_grammar(compilations):
+    with scripted(TRUTH) as served, ThreadPoolExecutor(5) as pool:
+        compilations.gate.clear()
+        asked = [CONSTRAINED | {"regex": f"yes|{index}", "n": 1 + index % 2} for index in range(5)]
+        waiting = [pool.submit(served.post, COMPLETIONS, body) for body in asked]
+        until(lambda: served.engine.open_choices == 7 and len(compilations.threads) == 2)
+        served.end()
+        until(lambda: served.service.server.phase == "draining")
+        served.end()
+        for lost in waiting:  # those in the compilers' hands, and those whose turn had not come
+            assert lost.result().status_code == 500 and lost.result().json()["error"]["code"] == "answer_lost"
+        assert served.engine.open_choices == 0
+        compilations.gate.set()
+
+
+def test_an_engine_that_stops_meanwhile_is_said(compilations, monkeypatch):
+    monkeypatch.setattr(thread, "FAILURES_IN_A_ROW", 1)
     with scripted(TRUTH) as served, ThreadPoolExecutor(1) as pool:
         compilations.gate.clear()
         waiting = pool.submit(served.post, COMPLETIONS, CONSTRAINED)
         until(lambda: bool(compilations.threads))
-        served.device.failing = 1000
-        while not served.outcome and served.service.server.phase == "ready":
-            assert served.post(COMPLETIONS, {"prompt": "say"}).status_code in (500, 503)
+        served.device.failing = 1
+        for lost in (served.post(COMPLETIONS, {"prompt": "say"}), waiting.result()):
+            assert lost.status_code == 500 and lost.json()["error"]["code"] == "answer_lost"
         compilations.gate.set()
-        lost = waiting.result()
-        assert lost.status_code == 500 and lost.json()["error"]["code"] == "answer_lost"
 
 
 def test_a_failure_that_nobody_foresaw_is_told_and_ends_nothing(monkeypatch, caplog):

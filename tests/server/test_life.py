@@ -12,6 +12,7 @@ import openai
 import pytest
 
 from flare.errors import ConfigError, PlanError
+from flare.server.engine_thread import AnswerLostError, thread
 from flare.server.service import Service
 from tests.runtime.scripted_device import scripted_manifest
 from tests.server.serving import answering, configured, mixing, running, scripted, until
@@ -126,6 +127,31 @@ def test_a_device_that_only_fails_ends_the_server():
         served.thread.join(10)
         assert set(statuses) <= {500, 503} and statuses[0] == 500
         assert isinstance(served.outcome[0], OSError)
+
+
+def test_who_comes_in_the_step_that_breaks_the_engine_is_told_at_once(monkeypatch):
+    monkeypatch.setattr(thread, "FAILURES_IN_A_ROW", 1)
+    asked = {"prompt": "x", "max_tokens": 3}
+    with scripted(truth) as served, ThreadPoolExecutor(2) as pool:
+        collect, stepping = served.device.collect, threading.Event()
+
+        def collecting(frame):
+            stepping.set()
+            return collect(frame)
+
+        monkeypatch.setattr(served.device, "collect", collecting)
+        served.device.failing = 1
+        served.device.gate.clear()
+        waiting = [pool.submit(served.post, "/v1/completions", asked)]
+        assert stepping.wait(10)
+        waiting.append(pool.submit(served.post, "/v1/completions", asked))
+        until(lambda: served.engine.open_choices == 2)
+        reading = asyncio.run_coroutine_threadsafe(served.engine.call(lambda engine: engine.idle), served.engine._loop)
+        served.device.gate.set()
+        for lost in waiting:
+            assert lost.result().status_code == 500 and lost.result().json()["error"]["code"] == "answer_lost"
+        with pytest.raises(AnswerLostError, match="has stopped"):
+            reading.result(10)
 
 
 def test_what_takes_too_long_is_ended_and_said_so():

@@ -13,6 +13,8 @@ COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 HELLO = [{"role": "user", "content": "hi"}]
 PLAIN: dict[str, dict[str, Any]] = {COMPLETIONS: {"prompt": "hi"}, CHAT: {"messages": HELLO}}
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
+TOOL_OF_NO_TYPE = {"type": "function", "function": {"name": "look", "parameters": {"type": "nope"}}}
+SCHEMA_THAT_IS_NONE = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "nope"}}}
 IDS = "token ids go from 0 to 299"
 
 # change → the field blamed, its code, and what the sentence says
@@ -88,6 +90,29 @@ REFUSED: list[tuple[str, dict[str, Any], str | None, str, str]] = [
     (COMPLETIONS, {"str": 1}, "str", "unsupported_field", "str is not supported."),
     (COMPLETIONS, {"regex": "("}, "regex", "invalid_value", "regex cannot be followed"),
     (COMPLETIONS, {"json_schema": {"type": "nope"}}, "json_schema", "invalid_value", "json_schema cannot be followed"),
+    (
+        COMPLETIONS,
+        {"response_format": SCHEMA_THAT_IS_NONE},
+        "response_format.json_schema.schema",
+        "invalid_value",
+        "response_format.json_schema.schema cannot be followed",
+    ),
+    (
+        CHAT,
+        {"tools": [TOOL_OF_NO_TYPE], "tool_choice": "required"},
+        "tools",
+        "invalid_value",
+        "tools cannot be followed",
+    ),
+    (CHAT, {"tools": [TOOL], "regex": "[/"}, None, "invalid_value", "tools and regex cannot be followed"),
+    (
+        CHAT,
+        {"tools": [TOOL], "response_format": SCHEMA_THAT_IS_NONE},
+        None,
+        "invalid_value",
+        "tools and response_format.json_schema.schema cannot be followed",
+    ),
+    (CHAT, {"tools": [TOOL], "grammar": 'start: "a"'}, "grammar", "invalid_value", "grammar cannot be combined with"),
     (COMPLETIONS, {"constrain_after": "x"}, "constrain_after", "invalid_value", "needs what begins after it"),
     (COMPLETIONS, {"regex": "a", "grammar": "b"}, "grammar", "invalid_value", "regex and grammar exclude each other"),
     (COMPLETIONS, {"cache_salt": "x" * 9999}, "cache_salt", "invalid_value", "at most 1024 characters"),

@@ -14,6 +14,7 @@ import numpy as np
 
 from flare.errors import RequestError
 from flare.runtime.constraints.matcher import MaskRow
+from flare.runtime.constraints.multiples import check_multiples
 from flare.runtime.constraints.wishes import Wish
 
 if TYPE_CHECKING:
@@ -110,6 +111,7 @@ class Grammars:
 
     def _compile(self, wish: Wish) -> "GrammarMatcher":
         tokenizer = self._tokenizer()
+        check_multiples(wish)
         from llguidance import LLMatcher
 
         read = {

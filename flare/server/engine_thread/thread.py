@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -66,6 +67,7 @@ class EngineThread:
         self._observer = observer
         self._commands: SimpleQueue[Command] = SimpleQueue()
         self._compilers = ThreadPoolExecutor(COMPILERS, "flare-grammar")
+        self._compiling: dict[Answers, Ask] = {}  # whose grammar is not ready yet
         self._lost: AnswerLostError | None = None  # why `run` has ended
         self._followed: list[Followed] = []
         self._stopping = False
@@ -77,24 +79,30 @@ class EngineThread:
         answers = Answers(ask.choices, self._cancel)
         self.open_choices += ask.choices
         if ask.constrained:
+            self._compiling[answers] = ask
             self._compilers.submit(self._compile, ask, answers)
         else:
             self._queue(ask, answers)
         return answers
 
     async def call(self, function: Callable[[Engine], T]) -> T:
-        """The function's result, computed on the engine's thread between two steps; what it raises is raised here."""
+        """The function's result, computed on the engine's thread between two steps; what it raises is raised here.
+
+        Raises:
+            AnswerLostError: the engine stopped first.
+        """
         future: asyncio.Future[T] = self._loop.create_future()
 
         def command(engine: Engine) -> None:
             try:
+                self._check_runs()
                 result = function(engine)
             except Exception as error:  # noqa: BLE001  it is raised where it was asked for
                 self._post(partial(_settle, future, error))
             else:
                 self._post(partial(_settle, future, None, result))
 
-        self._commands.put(command)
+        self._order(command)
         return await future
 
     def stop(self) -> None:
@@ -103,7 +111,7 @@ class EngineThread:
         def command(_engine: Engine) -> None:
             self._stopping = True
 
-        self._commands.put(command)
+        self._order(command)
         self._compilers.shutdown(wait=False, cancel_futures=True)
 
     def run(self) -> None:
@@ -151,21 +159,36 @@ class EngineThread:
     def _compile(self, ask: Ask, answers: Answers) -> None:
         """On a thread of the compilers. Who left meanwhile is sorted out by `_begin`."""
         refusal = None if answers.stopped else _refusal(lambda: self._engine.compile(ask.sampling))
+        self._post(partial(self._compiled, answers, refusal))
+
+    def _compiled(self, answers: Answers, refusal: Exception | None) -> None:
+        ask = self._compiling.pop(answers, None)
+        if ask is None:  # told meanwhile that the engine has ended
+            return
         if refusal is None:
-            self._post(partial(self._queue, ask, answers))
+            self._queue(ask, answers)
         else:
-            self._post(partial(self._refuse, ask.choices, answers, refusal))
+            self._refuse(ask.choices, answers, refusal)
 
     def _queue(self, ask: Ask, answers: Answers) -> None:
-        if self._lost is None:
-            self._commands.put(lambda engine: self._begin(engine, ask, answers))
-        else:
-            self._refuse(ask.choices, answers, self._lost)
+        self._order(lambda engine: self._begin(engine, ask, answers))
+
+    def _order(self, command: Command) -> None:
+        self._commands.put(command)
+        if self._lost is not None:
+            self._turn_away()
+
+    def _turn_away(self) -> None:
+        """What was ordered too late for `run`: each command sees that it has ended, and tells who waits."""
+        with suppress(Empty):
+            while True:
+                self._commands.get_nowait()(self._engine)
 
     def _begin(self, engine: Engine, ask: Ask, answers: Answers) -> None:
         handles: list[Request] = []
 
         def submit() -> None:
+            self._check_runs()
             if answers.stopped:
                 raise AnswerLostError("Nobody waits for the request any more.")
             for prompt in ask.prompts:
@@ -185,7 +208,7 @@ class EngineThread:
                 if followed.answers is answers:
                     engine.cancel(followed.request)
 
-        self._commands.put(command)
+        self._order(command)
 
     def _deliver(self, seconds: float, lost: bool) -> None:
         """Hand over what the step brought, all of it in one call."""
@@ -217,6 +240,15 @@ class EngineThread:
 
     def _end(self, lost: AnswerLostError) -> None:
         self._lost = lost
+        self._turn_away()
+        while self._compiling:
+            answers, ask = self._compiling.popitem()
+            self._refuse(ask.choices, answers, lost)
+
+    def _check_runs(self) -> None:
+        """Raise why `run` has ended, once it has."""
+        if self._lost is not None:
+            raise self._lost
 
     def _post(self, call: Callable[[], None]) -> None:
         if not self._loop.is_closed():

@@ -6,6 +6,7 @@ from typing import NamedTuple
 from flare.runtime.engine import Engine
 from flare.runtime.policy import Adaptive, Explanation
 from flare.runtime.stats import EngineStats
+from flare.server.engine_thread import AnswerLostError
 from flare.server.server import Server
 
 PATIENCE_S = 1.0  # the engine answers between two steps; a long one does not hold up whoever looks
@@ -55,7 +56,7 @@ class Reader:
         if engine is not None and self._server.phase in ("ready", "draining"):
             try:
                 self._last = await asyncio.wait_for(engine.call(reading_of), PATIENCE_S)
-            except TimeoutError:
+            except (TimeoutError, AnswerLostError):
                 return self._last
         return self._last
 

@@ -15,6 +15,7 @@ from flare.server.parsing.answer_format import ToolSpec
 from flare.server.parsing.formats.tool_format import Either, Json, Maybe, Piece, ToolFormat
 
 ANYTHING = r"/(.|\n)*/"
+ESCAPED_OR_NOT = r"\\?."
 
 
 @dataclass(frozen=True)
@@ -76,8 +77,13 @@ def _constrained(constraint: Mapping[str, Any]) -> str:
     if "json_object" in constraint:
         return json_expression({"type": "object"})
     if "regex" in constraint:
-        return "/" + re.sub(r"(?<!\\)((?:\\\\)*)/", r"\1\\/", constraint["regex"]).replace("\n", r"\n") + "/"
+        return f"/{re.sub(ESCAPED_OR_NOT, _in_lark, constraint['regex'], flags=re.DOTALL)}/"
     raise RequestError("sampling.grammar cannot be combined with tools: leave one of them out.")
+
+
+def _in_lark(character: re.Match[str]) -> str:
+    """A character of a pattern, escaped or not, between the slashes of a Lark terminal, which is one line."""
+    return {"/": r"\/", "\n": r"\n", "\\\n": r"\n"}.get(character.group(), character.group())
 
 
 class _Writer:

@@ -86,5 +86,5 @@ class Exchange:
         if isinstance(error, AnswerLostError):
             return ApiError(Code.ANSWER_LOST, str(error))
         assert isinstance(error, FlareError)
-        told = refused(error)
+        told = refused(error, written={} if self.body is None else self.body.written())
         return ApiError(Code.OUT_OF_MEMORY, told.message, "max_tokens") if isinstance(error, CapacityError) else told

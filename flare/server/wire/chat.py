@@ -130,6 +130,13 @@ class ChatBody(GeneratingBody):
     def most_tokens(self) -> int | None:
         return self.max_completion_tokens or self.max_tokens
 
+    def written(self) -> dict[str, tuple[str, ...]]:
+        written = super().written()
+        if self.tools and self.grammar is None:  # one is made of the tools and of the constraint beside them
+            beside = (fields for name in self.constraint() for fields in written.get(name, (name,)))
+            written["grammar"] = ("tools", *beside)
+        return written
+
     def sampling(self) -> dict[str, Any]:
         fields = super().sampling()
         if self.most_tokens is not None:

@@ -2,9 +2,10 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from http import HTTPStatus
+from types import MappingProxyType
 from typing import Any, Final
 
 from pydantic import BaseModel
@@ -157,14 +158,25 @@ def output_exceeds(named: str, max_tokens: int, field: str, prompt_tokens: int, 
     return ApiError(Code.CONTEXT_LENGTH, message, named)
 
 
-def refused(error: FlareError, blamed: str | None = None) -> ApiError:
+def refused(
+    error: FlareError, blamed: str | None = None, written: Mapping[str, Sequence[str]] = MappingProxyType({})
+) -> ApiError:
     """What the engine says about a request; fields are called here as the client calls them.
 
     Args:
         blamed: the field at fault where the engine names none.
+        written: the fields of the request that became one of the engine's, where they are called otherwise; which one
+            of several is at fault is unknown.
     """
+
+    def fields(found: re.Match[str]) -> Sequence[str]:
+        return written.get(found.group(1), [found.group(1)])
+
     named = SAID_IN_CONFIG.search(str(error))
-    return ApiError(Code.INVALID_VALUE, SAID_IN_CONFIG.sub(r"\1", str(error)), named.group(1) if named else blamed)
+    if named is not None:
+        blamed = fields(named)[0] if len(fields(named)) == 1 else None
+    message = SAID_IN_CONFIG.sub(lambda found: " and ".join(fields(found)), str(error))
+    return ApiError(Code.INVALID_VALUE, message, blamed)
 
 
 def shortened(value: Any, most: int = SHOWN_CHARACTERS) -> str:

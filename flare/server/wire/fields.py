@@ -184,6 +184,12 @@ class GeneratingBody(Strict):
         given = {"regex": self.regex, "grammar": self.grammar, "json_schema": self.json_schema}
         return {name: value for name, value in given.items() if value is not None}
 
+    def written(self) -> dict[str, tuple[str, ...]]:
+        """How the request writes sampling fields that it calls otherwise than the engine."""
+        if isinstance(self.response_format, JsonSchemaFormat):
+            return {"json_schema": ("response_format.json_schema.schema",)}
+        return {"json_object": ("response_format",)} if self.response_format is not None else {}
+
     def sampling(self) -> dict[str, Any]:
         """The sampling fields that were given, without logprobs, which each route says in its own way."""
         given = {name: getattr(self, name) for name in _SAMPLED}

@@ -164,6 +164,9 @@ def test_strict_schemas_are_followed_in_every_format():
          '{"a": 1}', '{"a": "x"}'),
         ({"json_object": True}, '{"anything": [1]}', "[1]"),
         ({"regex": "a/[0-9]+"}, "a/12", "a/"),
+        ({"regex": r"\\/\/[/]"}, "\\///", "\\//"),
+        ({"regex": "a\nb"}, "a\nb", "anb"),
+        ({"regex": "a\\\nb"}, "a\nb", "a\\nb"),
     ],
 )  # fmt: skip
 def test_an_answer_with_a_shape_of_its_own_is_that_or_calls(constraint: Mapping[str, Any], good, bad):
