@@ -1,6 +1,7 @@
 """What all tests share: the real SmolLM2 file, and what happens to kernels and GPU tests where there is no GPU."""
 
 import os
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,10 @@ from flare.checkpoint.wheel import fetched
 if not torch.cuda.is_available():
     # Triton's interpreter runs kernels on the CPU; Triton looks here once, when it is first imported.
     os.environ["TRITON_INTERPRET"] = "1"
+    if find_spec("triton"):
+        from tests import triton_interpreter
+
+        triton_interpreter.set_up()
 
 SMOLLM2 = Source(
     source="wheel",

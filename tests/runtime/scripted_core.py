@@ -1,8 +1,9 @@
 """A core around the scripted device: a byte vocabulary and a configuration of plain namespaces."""
 
 import codecs
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from time import perf_counter
 from types import SimpleNamespace
 from typing import Any
 
@@ -61,7 +62,11 @@ SAMPLING = {
 
 
 def scripted_engine(
-    truth: Truth, manifest: Manifest | None = None, sampling: dict[str, Any] | None = None, **serving: Any
+    truth: Truth,
+    manifest: Manifest | None = None,
+    sampling: dict[str, Any] | None = None,
+    clock: Callable[[], float] = perf_counter,
+    **serving: Any,
 ) -> Engine:
     """An engine over a scripted device, which it can be asked for as `engine.core.device`."""
     settings = {
@@ -75,7 +80,7 @@ def scripted_engine(
         model_name=lambda: "scripted",
     )
     device = ScriptedDevice(manifest or scripted_manifest(), truth)
-    return Engine(ScriptedCore(device, ByteVocabulary(), config))  # pyright: ignore[reportArgumentType]
+    return Engine(ScriptedCore(device, ByteVocabulary(), config), clock)  # pyright: ignore[reportArgumentType]
 
 
 def saying(text: str | bytes, prompt_tokens: int, then: int = EOS) -> Truth:

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Sequence
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,7 @@ def served(request_tokens: int, context: int) -> Engine:
         walking,
         scripted_manifest(lanes=1, widths=(1, 4), context=context),
         sampling={"max_tokens": request_tokens, "temperature": 0.0, "ignore_eos": True},
+        clock=count().__next__,  # widths follow from the tokens alone
         history_drafts=True,
         adaptive_verification=True,
         prefix_cache=False,

@@ -23,7 +23,7 @@ from tests.runtime.scripted_core import ScriptedCore, mixing, saying
 from tests.runtime.scripted_device import ScriptedDevice, Truth, scripted_manifest
 
 TEMPLATE = "{% for message in messages %}<{{ message['role'] }}>{{ message['content'] }}{% endfor %}"
-WAIT_S = 10.0
+WAIT_S = 60.0  # for what comes at once, unless the machine is busy
 
 
 def byte_vocabulary() -> Vocabulary:

@@ -19,7 +19,7 @@ from tests.runtime.constraints.words import END, byte_tokenizer, grammars, ids, 
 from tests.runtime.scripted_core import saying, scripted_engine
 
 TOKENIZER = byte_tokenizer().to_str()
-WAIT_S = 10.0
+WAIT_S = 60.0
 THREADS = 6
 FIRST = {"abc": "a", "[x-z]{2}": "xyz", "(no|yes)!": "ny", "q+": "q", "(0|1)*2": "012"}  # and what may come first
 BROKEN = ("a(b", "(?=a)b")

@@ -124,4 +124,4 @@ def test_a_small_model_calls_under_a_grammar(smollm2_gguf):
             assert set(arguments) == {"city", "days"}
             assert isinstance(arguments["days"], int)
             assert answer["content"] is None
-            assert streamed(served, **asking, max_tokens=80) == answer
+        assert streamed(served, **asking, max_tokens=80) == answer
