@@ -132,7 +132,7 @@ def test_a_device_that_only_fails_ends_the_server():
 def test_who_comes_in_the_step_that_breaks_the_engine_is_told_at_once(monkeypatch):
     monkeypatch.setattr(thread, "FAILURES_IN_A_ROW", 1)
     asked = {"prompt": "x", "max_tokens": 3}
-    with scripted(truth) as served, ThreadPoolExecutor(2) as pool:
+    with scripted(truth) as served, ThreadPoolExecutor(3) as pool:
         collect, stepping = served.device.collect, threading.Event()
 
         def collecting(frame):
@@ -147,11 +147,14 @@ def test_who_comes_in_the_step_that_breaks_the_engine_is_told_at_once(monkeypatc
         waiting.append(pool.submit(served.post, "/v1/completions", asked))
         until(lambda: served.engine.open_choices == 2)
         reading = asyncio.run_coroutine_threadsafe(served.engine.call(lambda engine: engine.idle), served.engine._loop)
+        metrics = pool.submit(served.get, "/metrics")
+        until(lambda: served.engine._commands.qsize() == 3)
         served.device.gate.set()
         for lost in waiting:
             assert lost.result().status_code == 500 and lost.result().json()["error"]["code"] == "answer_lost"
         with pytest.raises(AnswerLostError, match="has stopped"):
             reading.result(10)
+        assert metrics.result().status_code == 200
 
 
 def test_what_takes_too_long_is_ended_and_said_so():

@@ -35,7 +35,7 @@ def check_multiples(wish: Wish) -> None:
 
 
 def _takes_long(remainders: int) -> bool:
-    return remainders > ENDLESS or (remainders > MOST_REMAINDERS and str(remainders).strip("0") != "1")
+    return remainders > MOST_REMAINDERS and str(remainders).strip("0") != "1"
 
 
 def _together(counts: Iterable[int]) -> int:
@@ -51,11 +51,11 @@ def _together(counts: Iterable[int]) -> int:
 def _remainders(written: str) -> int:
     """The number without its decimal point; 1 for what is none, of which the library says so."""
     try:
-        number = Decimal(written).normalize()
+        number = Decimal(written)
     except InvalidOperation:
         return 1
     if number.adjusted() > DIGITS:
         return ENDLESS + 1
-    _, digits, exponent = number.as_tuple()
+    _, digits, exponent = number.normalize().as_tuple()
     assert isinstance(exponent, int)  # written in digits, so neither infinite nor undefined
     return max(1, int("".join(map(str, digits))) * 10 ** max(0, exponent))

@@ -1,6 +1,7 @@
 """What is read from an engine on its own thread: the numbers of the moment and what its policy has learned."""
 
 import asyncio
+from contextlib import suppress
 from typing import NamedTuple
 
 from flare.runtime.engine import Engine
@@ -54,10 +55,8 @@ class Reader:
         """The newest reading to be had; None before the first one."""
         engine = self._server.engine
         if engine is not None and self._server.phase in ("ready", "draining"):
-            try:
+            with suppress(TimeoutError, AnswerLostError):
                 self._last = await asyncio.wait_for(engine.call(reading_of), PATIENCE_S)
-            except (TimeoutError, AnswerLostError):
-                return self._last
         return self._last
 
 

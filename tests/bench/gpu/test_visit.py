@@ -1,13 +1,13 @@
 """The visit's script runs from end to end on a CPU, and a part that breaks does not take the others with it."""
 
 import json
+import runpy
 import sys
 
 import pytest
 import torch
 
-from flare.bench.gpu import __main__ as script
-from flare.bench.gpu import laws, suite
+from flare.bench.gpu import laws, script, suite
 from flare.bench.gpu.visit import Visit
 from flare.bench.gpu.weights import joined
 from flare.errors import PlanError
@@ -103,3 +103,10 @@ def test_a_visit_without_a_device_is_refused_in_one_line(tmp_path, monkeypatch, 
         script.main(["--out", str(tmp_path / "visit")])
     assert "a visit needs a CUDA device and Triton; --dry-run" in capsys.readouterr().err
     assert not (tmp_path / "visit").exists()
+
+
+def test_a_visit_without_triton_is_refused_in_one_line(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "triton", None)
+    with pytest.raises(SystemExit, match="2"):
+        runpy.run_module("flare.bench.gpu", run_name="__main__")
+    assert capsys.readouterr().err == "a visit needs triton: python -m pip install 'flare[cuda]'\n"

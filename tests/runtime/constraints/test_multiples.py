@@ -42,9 +42,21 @@ def test_usual_multiples_are_followed(multiple, lark):
     compiled({"type": "number", "multipleOf": multiple}, lark)
 
 
+@pytest.mark.parametrize("written", ["1e9999999", "-1e9999999", "1" * 5000, "1e999999999999999999999"])
+def test_numbers_beyond_any_type_are_refused_too(written):
+    with pytest.raises(RequestError, match="cannot be followed"):
+        Grammars(byte_vocabulary(), byte_vocabulary().size).compile(
+            Wish("json_schema", "json_schema", f'{{"type": "number", "multipleOf": {written}}}')
+        )
+
+
 def test_multiples_that_never_meet_are_not_multiplied():
     compiled({"type": "object", "properties": {f"a{each}": {"multipleOf": each} for each in (1096, 1303, 1709)}})
 
 
 def test_a_value_of_the_same_name_is_no_multiple():
     compiled({"type": "object", "properties": {"multipleOf": {"type": "string"}}})
+
+
+def test_a_pattern_that_spells_one_is_no_multiple():
+    Grammars(byte_vocabulary(), byte_vocabulary().size).compile(Wish("regex", "regex", '"multipleOf": 1429496'))
